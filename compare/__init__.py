@@ -1,0 +1,1 @@
+"""Runners, taps, metrics, tolerances and the verdict."""

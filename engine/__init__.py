@@ -1,0 +1,1 @@
+"""ONNX graph → results: the operator table and the interpreter."""

@@ -1,0 +1,206 @@
+"""A graph made ready for the interpreter: bound operators in order, and when each value can be let go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+
+from graphdoc.engine.attributes import decode, to_array
+from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
+from graphdoc.engine.ops.table import Call, Operator, canonical_domain, find
+from graphdoc.engine.scope import FUNCTION, MAIN, enter, qualified
+
+
+@dataclass(slots=True)
+class Step:
+    """One node: the bound operator, and what it reads, writes and lets go.
+
+    run: called with the inputs; with the bound bodies too where ``bodies`` is not empty.
+    keys: the tap name of each output ("" for an unused slot).
+    frees: values that no later step reads.
+    """
+
+    node: ir.Node
+    run: Any
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...]
+    keys: tuple[str, ...]
+    bodies: Mapping[str, "Body"]
+    frees: tuple[ir.Value, ...] = ()
+
+
+@dataclass(slots=True)
+class Body:
+    """A graph, subgraph or function body.
+
+    captured: values of enclosing graphs that this one reads.
+    constants: initializers and Constant nodes.
+    """
+
+    scope: str
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value | None, ...]
+    constants: dict[ir.Value, Any] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    captured: tuple[ir.Value, ...] = ()
+
+
+@dataclass(slots=True)
+class Settings:
+    """What holds for every node of a model."""
+
+    xp: Any
+    truth: bool
+    functions: Mapping[ir.OperatorIdentifier, ir.Function]
+    rng: Any
+    place: Any
+
+
+class Builder:
+    """Compiles graphs into bodies; collects operators that nothing implements."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.missing: dict[tuple[str, str, int], list[str]] = {}
+        self.served_by: dict[tuple[str, str], str] = {}
+
+    def graph(
+        self,
+        graph: ir.Graph | ir.Function,
+        opsets: Mapping[str, int],
+        scope: str = MAIN,
+        arguments: Mapping[str, ir.Attr] | None = None,
+    ) -> Body:
+        """Return the body of a graph or function; ``arguments`` are the attributes of the calling node."""
+        body = Body(scope, tuple(graph.inputs), tuple(graph.outputs))
+        for value in getattr(graph, "initializers", {}).values():
+            body.constants[value] = self._constant(value)
+        for node in graph:
+            self._node(body, node, opsets, arguments or {})
+        _plan_frees(body)
+        return body
+
+    def _constant(self, value: ir.Value) -> Any:
+        if value.const_value is None:
+            raise ModelError(f"initializer '{value.name}' has no data")
+        return self.settings.place(to_array(value.const_value))
+
+    def _node(
+        self, body: Body, node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir.Attr]
+    ) -> None:
+        attributes, graphs = _split(node, arguments)
+        first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
+        bodies = {
+            name: self.graph(graph, opsets, enter(body.scope, first, name), arguments)
+            for name, graph in graphs.items()
+        }
+        function = self.settings.functions.get(node.op_identifier())
+        if function is not None:
+            called = self.graph(
+                function, function.opset_imports, enter(body.scope, first, FUNCTION), _bound(function, node, arguments)
+            )
+            run, bodies = call_function, {FUNCTION: called}
+        else:
+            run = self._bind(node, opsets, attributes)
+        keys = tuple(qualified(body.scope, v.name) if v.name else "" for v in node.outputs)
+        step = Step(node, run, tuple(node.inputs), tuple(node.outputs), keys, bodies)
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and run is not None:
+            body.constants[node.outputs[0]] = self.settings.place(run())
+        else:
+            body.steps.append(step)
+
+    def _bind(self, node: ir.Node, opsets: Mapping[str, int], attributes: dict[str, Any]) -> Any:
+        domain = canonical_domain(node.domain)
+        version = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+        row = find(domain, node.op_type, version)
+        if row is None:
+            self.missing.setdefault((node.domain, node.op_type, version), []).append(
+                node.name or str(node.outputs[0].name)
+            )
+            return None
+        return self._partial(row, node, version, attributes)
+
+    def _partial(self, row: Operator, node: ir.Node, version: int, attributes: dict[str, Any]) -> Any:
+        call = Call(self.settings.xp, version, _listed_outputs(node), self.settings.truth, self.settings.rng)
+        return partial(row.evaluate, call, **attributes)
+
+    def check(self) -> None:
+        """Raise UnsupportedOperatorError for the first operator that nothing implements."""
+        for (domain, name, version), nodes in self.missing.items():
+            more = f" (and {len(nodes) - 1} more nodes)" if len(nodes) > 1 else ""
+            raise UnsupportedOperatorError(
+                f"no implementation of {domain or 'ai.onnx'}::{name} (version {version})",
+                where=f"{nodes[0]}{more} in runner engine",
+                next_step="compare with another runner: --test ort, or leave its layers out: --taps GLOB",
+            )
+
+
+def call_function(*inputs: Any, body: Any) -> tuple[Any, ...]:
+    """Run a model-local function."""
+    result: tuple[Any, ...] = body(*inputs)
+    return result
+
+
+def _listed_outputs(node: ir.Node) -> int:
+    """Return how many outputs the node lists, trailing unnamed ones left out."""
+    count = len(node.outputs)
+    while count and not node.outputs[count - 1].name:
+        count -= 1
+    return count
+
+
+def _split(
+    node: ir.Node, arguments: Mapping[str, ir.Attr]
+) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
+    """Return a node's plain attributes and its graphs; references are looked up in ``arguments``."""
+    attributes: dict[str, Any] = {}
+    graphs: dict[str, ir.Graph] = {}
+    for name, attribute in node.attributes.items():
+        actual = arguments.get(str(attribute.ref_attr_name)) if attribute.is_ref() else attribute
+        if actual is None or actual.is_ref():
+            continue
+        if actual.type == ir.AttributeType.GRAPH:
+            graphs[name] = actual.as_graph()
+        else:
+            attributes[name] = decode(actual)
+    return attributes, graphs
+
+
+def _bound(
+    function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]
+) -> dict[str, ir.Attr]:
+    """Return the values of a function's attribute parameters at one call."""
+    bound = {name: default for name, default in function.attributes.items() if default.value is not None}
+    for name, attribute in node.attributes.items():
+        actual = arguments.get(str(attribute.ref_attr_name)) if attribute.is_ref() else attribute
+        if actual is not None:
+            bound[name] = actual
+    return bound
+
+
+def _plan_frees(body: Body) -> None:
+    """Fill ``captured`` and each step's ``frees``."""
+    own = {*body.inputs, *body.constants, *(v for step in body.steps for v in step.outputs)}
+    captured: dict[ir.Value, None] = {}
+    last: dict[ir.Value, int] = {}
+    for index, step in enumerate(body.steps):
+        reads = [v for v in step.inputs if v is not None]
+        reads += [v for inner in step.bodies.values() for v in inner.captured]
+        for value in reads:
+            if value in own:
+                last[value] = index
+            else:
+                captured[value] = None
+        for value in step.outputs:
+            last.setdefault(value, index)
+    captured.update((v, None) for v in body.outputs if v is not None and v not in own)
+    body.captured = tuple(captured)
+    kept = {*body.outputs, *body.constants}
+    frees: dict[int, list[ir.Value]] = {}
+    for value, index in last.items():
+        if value not in kept:
+            frees.setdefault(index, []).append(value)
+    for index, step in enumerate(body.steps):
+        step.frees = tuple(frees.get(index, ()))

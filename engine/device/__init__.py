@@ -1,0 +1,1 @@
+"""Where arrays live: the only files that name a device library."""

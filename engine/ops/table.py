@@ -1,0 +1,166 @@
+"""The operator table: (domain, operator, since_version) → evaluate and infer.
+
+One Python function holds the meaning of one operator version. It is written against an array namespace
+(``call.xp``: NumPy, or CuPy on a card) and registered with :func:`op`::
+
+    @op("Softmax", 13, infer=same_as_first)
+    def softmax(call: Call, x: Array, *, axis: int = -1) -> Array: ...
+
+* Positional parameters are the node's inputs in the specification's order; an omitted optional input is
+  None (give it a default of None). Variadic inputs are ``*inputs``.
+* Keyword-only parameters are the attributes under their ONNX names, with the specification's default.
+  Attributes of graph type arrive as callables ``body(*inputs) -> tuple`` (:class:`GraphCallable`).
+* The result is one value, or a tuple with one entry per output the specification lists; entries past the
+  ones the node asks for are dropped, so always returning all outputs is right (``call.outputs`` tells how
+  many are asked for when computing them is costly).
+* A value is an array, a list (sequence), None (an empty optional) or, from ai.onnx.ml ZipMap, a list of
+  dicts. Strings are object arrays of ``str``. bfloat16, float8, int4 … are the dtypes of ``ml_dtypes``.
+* ``since`` lists every since_version whose meaning the function implements; a look-up takes the newest
+  one that is not newer than the model's opset.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+Array: TypeAlias = Any
+"""An array of ``call.xp``; NumPy's and CuPy's types share no useful static base."""
+
+Value: TypeAlias = Any
+"""An array, a list of values (sequence), None (empty optional) or a list of dicts (ZipMap)."""
+
+GraphCallable: TypeAlias = Callable[..., tuple[Any, ...]]
+"""A subgraph attribute bound to the running scope: inputs in order → outputs in order."""
+
+Dim: TypeAlias = int | str | None
+"""A size, a symbol, or unknown."""
+
+_PROMOTED = frozenset(np.dtype(t) for t in (np.float16, np.float32, ml_dtypes.bfloat16))
+_FLOAT64 = np.dtype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor before it is computed.
+
+    dtype: NumPy or ml_dtypes dtype (object for strings), None when unknown.
+    shape: one Dim per axis, None when the rank is unknown.
+    value: the content when it is a known constant, else None.
+    """
+
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[Dim, ...] | None = None
+    value: np.ndarray[Any, Any] | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """What an operator may know about its node besides inputs and attributes.
+
+    xp: the array namespace (numpy or cupy).
+    version: the model's opset version of the operator's domain.
+    outputs: how many outputs the node lists.
+    truth: True when float16, bfloat16 and float32 are computed as float64 (truth mode).
+    rng: the generator for random operators without a seed attribute.
+    """
+
+    xp: Any = np
+    version: int = 1
+    outputs: int = 1
+    truth: bool = False
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def real(self, dtype: Any) -> np.dtype[Any]:
+        """Return the dtype to compute and store in where the specification says ``dtype``."""
+        dtype = np.dtype(dtype)
+        return _FLOAT64 if self.truth and dtype in _PROMOTED else dtype
+
+
+Evaluate: TypeAlias = Callable[..., Any]
+Infer: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of the table.
+
+    evaluate(call, *inputs, **attributes) → value or tuple of values.
+    infer(call, *types, **attributes) → TensorType or tuple of them; None: not stated.
+    random: the result does not follow from the inputs.
+    """
+
+    domain: str
+    name: str
+    since: int
+    evaluate: Evaluate
+    infer: Infer | None = None
+    random: bool = False
+
+
+FAMILIES = (
+    "elementwise",
+    "control",
+)
+"""Modules of this package that register operators; each is imported at the first look-up."""
+
+_TABLE: dict[tuple[str, str], list[Operator]] = {}
+_loaded = False
+
+
+def canonical_domain(domain: str) -> str:
+    """Return the domain with the two spellings of the default one made equal."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def op(
+    name: str, *since: int, domain: str = "", infer: Infer | None = None, random: bool = False
+) -> Callable[[Evaluate], Evaluate]:
+    """Register the decorated function for the given since_versions of an operator."""
+
+    def register(evaluate: Evaluate) -> Evaluate:
+        rows = _TABLE.setdefault((canonical_domain(domain), name), [])
+        for version in since:
+            if any(row.since == version for row in rows):
+                raise ValueError(f"{domain or 'ai.onnx'}::{name} version {version} is registered twice")
+            rows.append(Operator(canonical_domain(domain), name, version, evaluate, infer, random))
+        rows.sort(key=lambda row: row.since)
+        return evaluate
+
+    return register
+
+
+def load_families() -> None:
+    """Import every family once."""
+    global _loaded
+    if not _loaded:
+        _loaded = True
+        for family in FAMILIES:
+            import_module(f"graphdoc.engine.ops.{family}")
+
+
+def find(domain: str, name: str, version: int) -> Operator | None:
+    """Return the newest row not newer than ``version``, or None."""
+    load_families()
+    rows = _TABLE.get((canonical_domain(domain), name), [])
+    position = bisect_right(rows, version, key=lambda row: row.since)
+    return rows[position - 1] if position else None
+
+
+def operators() -> Iterator[Operator]:
+    """Yield every row, sorted by domain, name and version."""
+    load_families()
+    for key in sorted(_TABLE):
+        yield from _TABLE[key]
+
+
+def unregister(domain: str, name: str) -> None:
+    """Remove an operator; for tests and for users who replace one of theirs."""
+    _TABLE.pop((canonical_domain(domain), name), None)
+
+
+Attributes: TypeAlias = Mapping[str, Any]

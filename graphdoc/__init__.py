@@ -1,0 +1,42 @@
+"""graphdoc, a doctor for ONNX graphs.
+
+The public names are loaded on first use, so that ``import graphdoc`` and ``graphdoc --help`` stay quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "load": "graphdoc.surgeon.model",
+    "save": "graphdoc.surgeon.model",
+    "Session": "graphdoc.session",
+    "compare_models": "graphdoc.api",
+    "ComparisonResult": "graphdoc.api",
+    "inspect_model": "graphdoc.surgeon.inspect",
+    "lint_model": "graphdoc.surgeon.lint",
+    "make_inputs": "graphdoc.compare.inputs",
+    "GraphdocError": "graphdoc.engine.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+if TYPE_CHECKING:
+    from graphdoc.api import ComparisonResult as ComparisonResult, compare_models as compare_models
+    from graphdoc.compare.inputs import make_inputs as make_inputs
+    from graphdoc.engine.errors import GraphdocError as GraphdocError
+    from graphdoc.session import Session as Session
+    from graphdoc.surgeon.inspect import inspect_model as inspect_model
+    from graphdoc.surgeon.lint import lint_model as lint_model
+    from graphdoc.surgeon.model import load as load, save as save
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'graphdoc' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Comparison → HTML, Markdown, JSON, JUnit, terminal."""

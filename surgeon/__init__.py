@@ -1,0 +1,1 @@
+"""ONNX graph → ONNX graph: load, save, inspect, lint, edit."""

@@ -70,7 +70,8 @@ class Metrics:
     error: RMS(B − A) ÷ RMS(A); inf when A is all zero and B is not, or when NaN or Inf disagree.
     cosine, snr_db, ulp: None where they have no meaning (integers, strings, all zero).
     worst: index of the largest |B − A|; a_worst, b_worst: the two values there.
-    nan_a … inf_b: counts; nonfinite_differ: elements where one side alone is NaN or Inf, or the sign of Inf differs.
+    nan_a … inf_b: counts. nonfinite_differ: elements where one side alone is NaN or Inf, or Inf has
+    another sign.
     """
 
     size: int

@@ -12,7 +12,9 @@ def to_array(tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
     if tensor.dtype != ir.DataType.STRING:
         return tensor.numpy()
     raw = tensor.numpy()
-    texts = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in raw.flat]
+    texts = [
+        item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in raw.flat
+    ]
     result = np.empty(len(texts), dtype=object)
     result[:] = texts
     return result.reshape(raw.shape)

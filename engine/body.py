@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import onnx_ir as ir
-
 from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
 from graphdoc.engine.ops.table import Call, Operator, canonical_domain, find
@@ -97,9 +96,13 @@ class Builder:
             for name, graph in graphs.items()
         }
         function = self.settings.functions.get(node.op_identifier())
+        run: Any
         if function is not None:
             called = self.graph(
-                function, function.opset_imports, enter(body.scope, first, FUNCTION), _bound(function, node, arguments)
+                function,
+                function.opset_imports,
+                enter(body.scope, first, FUNCTION),
+                _bound(function, node, arguments),
             )
             run, bodies = call_function, {FUNCTION: called}
         else:
@@ -151,9 +154,7 @@ def _listed_outputs(node: ir.Node) -> int:
     return count
 
 
-def _split(
-    node: ir.Node, arguments: Mapping[str, ir.Attr]
-) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
+def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
     """Return a node's plain attributes and its graphs; references are looked up in ``arguments``."""
     attributes: dict[str, Any] = {}
     graphs: dict[str, ir.Graph] = {}
@@ -168,9 +169,7 @@ def _split(
     return attributes, graphs
 
 
-def _bound(
-    function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]
-) -> dict[str, ir.Attr]:
+def _bound(function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
     """Return the values of a function's attribute parameters at one call."""
     bound = {name: default for name, default in function.attributes.items() if default.value is not None}
     for name, attribute in node.attributes.items():

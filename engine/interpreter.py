@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-
 from graphdoc.engine.body import Body, Builder, Settings, Step
 from graphdoc.engine.errors import GraphdocError, RunnerError
 from graphdoc.engine.scope import MAIN, Occurrences, qualified
@@ -195,4 +194,8 @@ def _describe(value: Any) -> str:
         return "–"
     if isinstance(value, list):
         return f"sequence of {len(value)}"
-    return f"{value.dtype}[{'×'.join(map(str, value.shape))}]" if hasattr(value, "dtype") else type(value).__name__
+    return (
+        f"{value.dtype}[{'×'.join(map(str, value.shape))}]"
+        if hasattr(value, "dtype")
+        else type(value).__name__
+    )

@@ -23,13 +23,15 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-    from graphdoc.api import ComparisonResult as ComparisonResult, compare_models as compare_models
+    from graphdoc.api import ComparisonResult as ComparisonResult
+    from graphdoc.api import compare_models as compare_models
     from graphdoc.compare.inputs import make_inputs as make_inputs
     from graphdoc.engine.errors import GraphdocError as GraphdocError
     from graphdoc.session import Session as Session
     from graphdoc.surgeon.inspect import inspect_model as inspect_model
     from graphdoc.surgeon.lint import lint_model as lint_model
-    from graphdoc.surgeon.model import load as load, save as save
+    from graphdoc.surgeon.model import load as load
+    from graphdoc.surgeon.model import save as save
 
 
 def __getattr__(name: str) -> Any:

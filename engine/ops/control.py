@@ -4,7 +4,9 @@ from graphdoc.engine.ops.table import Array, Call, GraphCallable, Value, op
 
 
 @op("If", 1, 11, 13, 16, 19, 21, 23, 24, 25)
-def if_(call: Call, cond: Array, *, then_branch: GraphCallable, else_branch: GraphCallable) -> tuple[Value, ...]:
+def if_(
+    call: Call, cond: Array, *, then_branch: GraphCallable, else_branch: GraphCallable
+) -> tuple[Value, ...]:
     """Run one branch. cond holds one bool."""
     branch = then_branch if bool(cond.reshape(())) else else_branch
     return branch()

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import numpy_helper
-
 from graphdoc.engine.errors import UnsupportedOperatorError
 from graphdoc.engine.interpreter import Interpreter
+from onnx import numpy_helper
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 
@@ -133,7 +132,9 @@ def differences(name: str, want: Any, got: Any, rtol: float, atol: float) -> lis
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("operators", nargs="*")
     parser.add_argument("--name", default="")
     arguments = parser.parse_args()

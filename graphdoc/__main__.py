@@ -1,0 +1,5 @@
+"""``python -m graphdoc``."""
+
+from graphdoc.cli import main
+
+main()

@@ -67,6 +67,7 @@ class Call:
     outputs: how many outputs the node lists.
     truth: True when float16, bfloat16 and float32 are computed as float64 (truth mode).
     rng: the generator for random operators without a seed attribute.
+    memo: what the operator prepared from its attributes at an earlier run of the same node.
     """
 
     xp: Any = np
@@ -74,6 +75,7 @@ class Call:
     outputs: int = 1
     truth: bool = False
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    memo: dict[str, Any] = field(default_factory=dict)
 
     def real(self, dtype: Any) -> np.dtype[Any]:
         """Return the dtype to compute and store in where the specification says ``dtype``."""

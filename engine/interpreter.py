@@ -5,17 +5,42 @@ model (float16 is true half precision), or with ``truth=True`` in float64 wherev
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
 from graphdoc.engine.body import Body, Builder, Settings, Step
 from graphdoc.engine.errors import GraphdocError, RunnerError
 from graphdoc.engine.scope import MAIN, Occurrences, qualified
 
 Feeds = Mapping[str, Any]
 Frame = dict[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a run does besides computing the outputs.
+
+    taps: names of inner values to return; inside subgraphs as :mod:`graphdoc.engine.scope` spells them. A
+        tapped value of a subgraph comes as Occurrences, one entry per execution.
+    given: values to continue with in place of the computed ones: each layer then runs on these inputs, so
+        that its result differs by the layer's own error alone.
+    only: the layers to compute; of all others the given values are used. None: all.
+    noise: relative size, by value name, of a random change put on each float result.
+    budget: bytes of tapped values to keep; later taps are left out. None: no bound.
+    timings: filled with seconds per step, by the name of its first output.
+    """
+
+    taps: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    only: frozenset[str] | None = None
+    noise: Mapping[str, float] | None = None
+    seed: int = 0
+    budget: int | None = None
+    timings: dict[str, float] | None = None
 
 
 class Interpreter:
@@ -34,7 +59,7 @@ class Interpreter:
         self._xp = xp
         self._seed = seed
         self._rng = np.random.default_rng(seed)
-        settings = Settings(xp, truth, model.functions, self._rng, self._place)
+        settings = Settings(xp, truth, model.functions, self._rng, self.place)
         builder = Builder(settings)
         self._body = builder.graph(model.graph, model.opset_imports)
         builder.check()
@@ -42,28 +67,19 @@ class Interpreter:
         self.input_names = [str(v.name) for v in model.graph.inputs]
         self.output_names = [str(v.name) for v in model.graph.outputs]
 
-    def run(
-        self,
-        feeds: Feeds,
-        taps: Collection[str] = (),
-        *,
-        given: Mapping[str, Any] | None = None,
-        timings: dict[str, float] | None = None,
-    ) -> dict[str, Any]:
+    def run(self, feeds: Feeds, taps: Iterable[str] = (), *, watch: Watch | None = None) -> dict[str, Any]:
         """Return the outputs and the tapped values by name.
 
-        feeds: every input without an initializer.
-        taps: names of inner values; inside subgraphs as :func:`graphdoc.engine.scope.qualified` spells
-            them. A tapped value of a subgraph comes as Occurrences, one entry per execution.
-        given: values to continue with in place of the computed ones: each layer then runs on these
-            inputs, so that a result differs by the layer's own error alone.
-        timings: filled with seconds per step, by the name of its first output.
+        feeds: every input without an initializer, as NumPy arrays (or lists of them for sequences).
+        watch: more than taps; see :class:`Watch`.
+
+        Raises RunnerError that names the node when an operator fails.
         """
-        run = _Run(self, frozenset(taps), given or {}, timings)
+        run = _Run(self, watch or Watch(taps=frozenset(taps)))
         self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
         with np.errstate(all="ignore"):
             frame: Frame = {
-                value: self._place(feeds[str(value.name)])
+                value: self.place(feeds[str(value.name)])
                 for value in self._body.inputs
                 if str(value.name) in feeds
             }
@@ -71,78 +87,87 @@ class Interpreter:
         results = dict(zip(self.output_names, outputs, strict=True))
         return {**run.tapped, **results}
 
-    def _place(self, value: Any) -> Any:
+    def place(self, value: Any) -> Any:
         """Return a value where the interpreter computes, promoted in truth mode."""
         if isinstance(value, list):
-            return type(value)(self._place(item) for item in value)
+            return type(value)(self.place(item) for item in value)
         if not isinstance(value, np.ndarray) or value.dtype == object:
             return value
-        if self._truth:
-            value = _promote(value)
+        value = self.normal(value)
         return value if self._xp is np else self._xp.asarray(value)
 
-
-def _promote(value: Any) -> Any:
-    if value.dtype == np.float64 or value.dtype.name not in ("float32", "float16", "bfloat16"):
+    def normal(self, value: Any) -> Any:
+        """Return NumPy scalars as arrays of rank 0, and floats promoted in truth mode."""
+        if isinstance(value, np.generic):
+            value = np.asarray(value)
+        if self._truth and hasattr(value, "dtype") and value.dtype.name in _PROMOTED:
+            return value.astype(np.float64)
         return value
-    return value.astype(np.float64)
+
+
+_PROMOTED = frozenset({"float32", "float16", "bfloat16"})
+_NOISY = frozenset({*_PROMOTED, "float64"})
 
 
 class _Run:
-    """One run: what is tapped, forced and timed."""
+    """One run: what is tapped, forced and timed so far."""
 
-    def __init__(
-        self,
-        owner: Interpreter,
-        taps: frozenset[str],
-        given: Mapping[str, Any],
-        timings: dict[str, float] | None,
-    ) -> None:
+    def __init__(self, owner: Interpreter, watch: Watch) -> None:
         self.owner = owner
-        self.taps = taps
-        self.given = given
-        self.timings = timings
+        self.watch = watch
         self.tapped: dict[str, Any] = {}
         self._turn: dict[str, int] = {}
+        self._left = watch.budget
+        self._rng = np.random.default_rng(watch.seed)
 
     def body(self, body: Body, frame: Frame) -> tuple[Any, ...]:
         """Run all steps of a body over ``frame``, which holds inputs and captured values."""
         for value, constant in body.constants.items():
             frame.setdefault(value, constant)
-        if self.given or self.taps:
-            self._inputs(body, frame)
+        if body.scope != MAIN and (self.watch.given or self.watch.taps):
+            for value in body.inputs:
+                frame[value] = self._record(
+                    qualified(body.scope, str(value.name)), frame.get(value), nested=True
+                )
         for step in body.steps:
-            self._step(step, frame, body.scope)
+            if self._wanted(step):
+                self._step(step, frame, nested=body.scope != MAIN)
+            else:
+                self._skip(step, frame)
             for value in step.frees:
                 frame.pop(value, None)
         return tuple(None if v is None else frame.get(v) for v in body.outputs)
 
-    def _inputs(self, body: Body, frame: Frame) -> None:
-        if body.scope == MAIN:
-            return
-        for value in body.inputs:
-            key = qualified(body.scope, str(value.name))
-            frame[value] = self._record(key, frame.get(value), nested=True)
+    def _wanted(self, step: Step) -> bool:
+        only = self.watch.only
+        if only is None or not only.isdisjoint(step.keys):
+            return True
+        return any(key.startswith(body.scope) for body in step.bodies.values() for key in only)
 
-    def _step(self, step: Step, frame: Frame, scope: str) -> None:
-        started = time.perf_counter() if self.timings is not None else 0.0
+    def _skip(self, step: Step, frame: Frame) -> None:
+        for value, key in zip(step.outputs, step.keys, strict=True):
+            if key in self.watch.given:
+                frame[value] = self._given(key, None)
+
+    def _step(self, step: Step, frame: Frame, *, nested: bool) -> None:
+        started = time.perf_counter()
+        results = self._compute(step, frame)
+        if self.watch.timings is not None:
+            spent = self.watch.timings.get(step.keys[0], 0.0)
+            self.watch.timings[step.keys[0]] = spent + time.perf_counter() - started
+        for value, key, result in zip(step.outputs, step.keys, results, strict=False):
+            frame[value] = self._record(key, self._noisy(key, self.owner.normal(result)), nested=nested)
+
+    def _compute(self, step: Step, frame: Frame) -> tuple[Any, ...]:
         arguments = [None if v is None else frame.get(v) for v in step.inputs]
-        run = step.run
+        bodies = {name: self._bind(body, frame) for name, body in step.bodies.items()}
         try:
-            if step.bodies:
-                results = run(*arguments, **{name: self._bind(b, frame) for name, b in step.bodies.items()})
-            else:
-                results = run(*arguments)
+            results = step.run(*arguments, **bodies)
         except GraphdocError:
             raise
         except Exception as error:
             raise _failure(step, arguments, error) from error
-        if not isinstance(results, tuple):
-            results = (results,)
-        if self.timings is not None:
-            self.timings[step.keys[0]] = self.timings.get(step.keys[0], 0.0) + time.perf_counter() - started
-        for value, key, result in zip(step.outputs, step.keys, results, strict=False):
-            frame[value] = self._record(key, self._normal(result), nested=scope != MAIN)
+        return results if isinstance(results, tuple) else (results,)
 
     def _bind(self, body: Body, frame: Frame) -> Callable[..., tuple[Any, ...]]:
         def bound(*inputs: Any) -> tuple[Any, ...]:
@@ -152,38 +177,55 @@ class _Run:
 
         return bound
 
-    def _normal(self, value: Any) -> Any:
-        """Return NumPy scalars as arrays of rank 0, and floats promoted in truth mode."""
-        if isinstance(value, np.generic):
-            value = np.asarray(value)
-        if self.owner._truth and hasattr(value, "dtype"):
-            return _promote(value)
-        return value
-
     def _record(self, key: str, value: Any, *, nested: bool) -> Any:
         """Note a value if it is tapped; return the one to continue with."""
-        if key in self.taps:
+        if key in self.watch.taps and self._affordable(key, value):
             if nested:
                 self.tapped.setdefault(key, Occurrences()).append(value)
             else:
                 self.tapped[key] = value
-        if key not in self.given:
-            return value
-        replacement = self.given[key]
+        return self._given(key, value) if key in self.watch.given else value
+
+    def _affordable(self, key: str, value: Any) -> bool:
+        if self._left is None or key in self.tapped:
+            return True
+        if self._left <= 0:
+            return False
+        self._left -= nbytes(value)
+        return True
+
+    def _given(self, key: str, computed: Any) -> Any:
+        replacement = self.watch.given[key]
         if isinstance(replacement, Occurrences):
             turn = self._turn.get(key, 0)
             self._turn[key] = turn + 1
             if turn >= len(replacement):
-                return value
+                return computed
             replacement = replacement[turn]
-        return self.owner._place(replacement)
+        return self.owner.place(replacement)
+
+    def _noisy(self, key: str, value: Any) -> Any:
+        size = 0.0 if self.watch.noise is None else self.watch.noise.get(key, 0.0)
+        if not size or not hasattr(value, "dtype") or value.dtype.name not in _NOISY:
+            return value
+        change = self._rng.standard_normal(value.shape, dtype=np.float32) * np.float32(size)
+        return (value * (1 + change)).astype(value.dtype)
+
+
+def nbytes(value: Any) -> int:
+    """Return the memory of a value: an array, or a list or dict of values."""
+    if isinstance(value, Mapping):
+        return 64 * len(value)
+    if isinstance(value, Collection) and not isinstance(value, str) and not hasattr(value, "dtype"):
+        return sum(nbytes(item) for item in value)
+    return int(getattr(value, "nbytes", 64))
 
 
 def _failure(step: Step, arguments: list[Any], error: Exception) -> RunnerError:
     shapes = ", ".join(_describe(a) for a in arguments)
     name = step.node.name or step.keys[0]
     return RunnerError(
-        f"runner engine failed at {step.node.op_type} '{name}': {error}",
+        f"runner engine failed at {step.node.op_type} '{name}': {str(error) or type(error).__name__}",
         where=f"inputs {shapes or 'none'}",
         next_step="look at the layer and its inputs:  graphdoc inspect MODEL --layers",
     )
@@ -194,8 +236,6 @@ def _describe(value: Any) -> str:
         return "–"
     if isinstance(value, list):
         return f"sequence of {len(value)}"
-    return (
-        f"{value.dtype}[{'×'.join(map(str, value.shape))}]"
-        if hasattr(value, "dtype")
-        else type(value).__name__
-    )
+    if not hasattr(value, "dtype"):
+        return type(value).__name__
+    return f"{value.dtype}[{'×'.join(map(str, value.shape))}]"

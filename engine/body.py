@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import onnx_ir as ir
+
 from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
 from graphdoc.engine.ops.table import Call, Operator, canonical_domain, find

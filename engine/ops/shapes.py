@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
 from graphdoc.engine.ops.table import Call, Dim, Infer, TensorType
 
 Shape = tuple[Dim, ...]

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
+
 from graphdoc.engine.errors import UnsupportedOperatorError
 from graphdoc.engine.interpreter import Interpreter
-from onnx import numpy_helper
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 

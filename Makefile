@@ -1,0 +1,44 @@
+# make demo    compare a real model with ONNX Runtime, layer by layer, and write report.html
+# make test    everything that continuous integration runs
+# make lint    style and types only
+# make bench   measurements: start-up, engine against ONNX Runtime
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+BIN := .venv/bin
+WORKERS ?= 2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: demo test lint types bench clean
+
+demo: .venv/ready-demo
+	$(BIN)/graphdoc demo -o report.html
+
+test: lint types
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: .venv/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready-test
+	bash scripts/link_tree.sh
+	$(BIN)/mypy
+
+bench: .venv/ready-test
+	$(BIN)/python -m pytest -q -s -p no:xdist tests/bench/bench_*.py
+
+# The stamps make a second call quick; pyproject.toml decides what is installed. The test set-up holds all that
+# the demo needs, so it counts for both.
+.venv/ready-demo: pyproject.toml scripts/venv.sh
+	bash scripts/venv.sh ort
+	touch $@
+
+.venv/ready-test: pyproject.toml scripts/venv.sh
+	bash scripts/venv.sh test
+	touch $@ .venv/ready-demo
+
+clean:
+	rm -rf .venv .tree build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis report.html

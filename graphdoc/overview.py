@@ -1,4 +1,4 @@
-"""What ``graphdoc --help`` prints: the list of commands. Kept apart from click, which costs 40 ms to import."""
+"""What ``graphdoc --help`` prints: the list of commands. Apart from click, which costs 40 ms to import."""
 
 from typing import NamedTuple
 

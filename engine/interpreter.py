@@ -85,7 +85,7 @@ class Interpreter:
             }
             outputs = run.body(self._body, frame)
         results = dict(zip(self.output_names, outputs, strict=True))
-        return {**run.tapped, **results}
+        return {**results, **run.tapped}
 
     def place(self, value: Any) -> Any:
         """Return a value where the interpreter computes, promoted in truth mode."""

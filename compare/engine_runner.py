@@ -1,0 +1,74 @@
+"""Runners on the engine: ``engine`` (level 0) and ``truth`` (the same in float64)."""
+
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from graphdoc import __version__
+from graphdoc.compare.runner import Run, RunnerOptions, Values
+from graphdoc.compare.target import Target
+from graphdoc.engine.errors import RunnerError
+from graphdoc.engine.interpreter import Interpreter, Watch
+
+
+class EngineRunner:
+    """The engine's interpreter as a runner."""
+
+    version = __version__
+
+    def __init__(self, name: str, settings: str, interpreter: Interpreter) -> None:
+        self.name = name
+        self.settings = settings
+        self.interpreter = interpreter
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Operators that the table itself does not hold."""
+        served = self.interpreter.served_by.items()
+        return tuple(f"{domain or 'ai.onnx'}::{op}: {by}" for (domain, op), by in sorted(served))
+
+    def untouched(self, feeds: Mapping[str, Any]) -> Values:
+        """Return the outputs, no value tapped."""
+        return self.interpreter.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
+        """See Runner.run."""
+        timings: dict[str, float] = {}
+        watch = Watch(taps=frozenset(taps), budget=budget, timings=timings)
+        return Run(self.interpreter.run(feeds, watch=watch), timings)
+
+    def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
+        """See Runner.forced."""
+        wanted = frozenset(taps)
+        watch = Watch(taps=wanted, given=given, only=wanted)
+        found = self.interpreter.run(feeds, watch=watch)
+        return Run({key: value for key, value in found.items() if key in wanted})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+
+
+def open_engine(target: Target, options: RunnerOptions) -> EngineRunner:
+    """Open the engine on the CPU, operator by operator."""
+    return EngineRunner("engine", "level 0, NumPy", Interpreter(target.model, seed=options.seed))
+
+
+def open_truth(target: Target, options: RunnerOptions) -> EngineRunner:
+    """Open the engine with every float computed in float64."""
+    interpreter = Interpreter(target.model, truth=True, seed=options.seed)
+    return EngineRunner("truth", "level 0, floats in float64", interpreter)
+
+
+def open_engine_cuda(target: Target, options: RunnerOptions) -> EngineRunner:
+    """Refuse: level 0 on CuPy is not part of this version."""
+    del target, options
+    raise RunnerError(
+        "runner 'engine:cuda' is not available: this version runs the engine on the CPU only",
+        where="engine:cuda",
+        next_step="use --test engine, or --test ort:cuda with onnxruntime-gpu",
+    )

@@ -1,0 +1,133 @@
+"""Runner ``ort``: ONNX Runtime, with every value in reach, inside If, Loop and Scan too."""
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+from graphdoc.compare.runner import Run, RunnerOptions, Values
+from graphdoc.compare.target import Target
+from graphdoc.engine.errors import RunnerError
+from graphdoc.engine.interpreter import nbytes
+from graphdoc.engine.scope import MAIN
+
+try:
+    import onnxruntime as ort
+except ImportError as missing:
+    raise RunnerError(
+        "runner 'ort' is not available: onnxruntime is not installed",
+        where="--ref ort",
+        next_step='pip install "onnx-graphdoc[ort]"      or      --ref reference',
+    ) from missing
+
+from graphdoc.compare.ort_nested import Nested
+from graphdoc.compare.ort_scope import Scope
+from graphdoc.compare.ort_session import OrtSession, SessionFactory
+
+
+class OrtRunner:
+    """ONNX Runtime on one execution provider.
+
+    Taps run with graph optimisations off, so that each layer of the file exists; the untouched run
+    uses ONNX Runtime's defaults.
+    """
+
+    version = ort.__version__
+
+    def __init__(self, name: str, target: Target, options: RunnerOptions, providers: tuple[str, ...]) -> None:
+        self.name = name
+        self.settings = f"{providers[0]}; graph optimisations on for whole runs, off for taps"
+        self._target = target
+        path = target.source.path
+        self._factory = SessionFactory(providers, str(path.parent) if path else "", options.threads)
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """None: ONNX Runtime serves a model whole or refuses it."""
+        return ()
+
+    @cached_property
+    def _untouched(self) -> OrtSession:
+        path = self._target.source.path
+        model = str(path) if path else self._target.source.proto.SerializeToString()
+        return self._factory.open(model, optimise=True)
+
+    @cached_property
+    def _main(self) -> Scope:
+        proto = self._target.proto
+        return Scope(proto, proto.graph, MAIN, {}, self._factory)
+
+    def untouched(self, feeds: Mapping[str, Any]) -> Values:
+        """Return the outputs of the file as it is, with ONNX Runtime's usual optimisations."""
+        return self._untouched.run(self._untouched.outputs, feeds)
+
+    def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
+        """See Runner.run."""
+        wanted = frozenset(taps)
+        main = self._main
+        local = main.local(wanted)
+        fixed = [*main.needed(wanted), *self._target.outputs]
+        values: Values = {}
+        left = budget
+        for part in _parts(local, budget):
+            values.update(main.run(feeds, [*part, *fixed]))
+            if left is not None:
+                left = (budget or 0) - nbytes(list(values.values()))
+                if left <= 0:
+                    break
+        nested = Nested(wanted)
+        nested.descend(main, {**feeds, **values})
+        return Run({**values, **nested.found}, main.timings(), nested.unreachable)
+
+    def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
+        """See Runner.forced."""
+        wanted = frozenset(taps)
+        main = self._main
+        env = {**{n: given[n] for n in main.layers if n in given}, **feeds}
+        values = main.run_isolated(env, main.local(wanted))
+        nested = Nested(wanted, given)
+        nested.descend(main, env)
+        return Run({**values, **nested.found}, {}, nested.unreachable)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__dict__.pop("_main", None)
+        self.__dict__.pop("_untouched", None)
+
+
+def _parts(names: list[str], budget: int | None) -> list[list[str]]:
+    """Return the names in parts that a memory budget can stop between."""
+    size = len(names) if budget is None else 256
+    return [names[i : i + size] for i in range(0, len(names), size)] or [[]]
+
+
+def _open(name: str, target: Target, options: RunnerOptions, provider: str, remedy: str) -> OrtRunner:
+    available = ort.get_available_providers()
+    if provider not in available:
+        raise RunnerError(
+            f"runner '{name}' is not available: this onnxruntime has no {provider}",
+            where=f"onnxruntime {ort.__version__} has {', '.join(available)}",
+            next_step=remedy,
+        )
+    return OrtRunner(name, target, options, (provider,))
+
+
+def open_cpu(target: Target, options: RunnerOptions) -> OrtRunner:
+    """Open ONNX Runtime on the CPU."""
+    return _open("ort", target, options, "CPUExecutionProvider", "reinstall onnxruntime")
+
+
+def open_cuda(target: Target, options: RunnerOptions) -> OrtRunner:
+    """Open ONNX Runtime on CUDA."""
+    remedy = 'pip uninstall onnxruntime; pip install "onnx-graphdoc[ort-gpu]"'
+    return _open("ort:cuda", target, options, "CUDAExecutionProvider", remedy)
+
+
+def open_tensorrt(target: Target, options: RunnerOptions) -> OrtRunner:
+    """Open ONNX Runtime on TensorRT."""
+    remedy = 'pip uninstall onnxruntime; pip install "onnx-graphdoc[ort-gpu]" tensorrt'
+    return _open("ort:tensorrt", target, options, "TensorrtExecutionProvider", remedy)

@@ -1,0 +1,130 @@
+"""ONNX Runtime sessions: opening, running, reading the profile; its errors in our words."""
+
+import json
+import pathlib
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+
+from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
+from graphdoc.engine.errors import RunnerError
+
+_SILENT = 4
+
+
+class OrtSession:
+    """An inference session that takes and gives NumPy arrays of every dtype."""
+
+    def __init__(
+        self, session: ort.InferenceSession, profile: tempfile.TemporaryDirectory[str] | None
+    ) -> None:
+        self._session = session
+        self._profile = profile
+        self._inputs = {i.name for i in session.get_inputs()}
+        self._initializers = {i.name for i in session.get_overridable_initializers()}
+        self._types = {o.name: o.type for o in session.get_outputs()}
+        self.outputs = list(self._types)
+
+    def run(self, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the named outputs. Feeds that are not inputs of this model are left out."""
+        known = self._inputs | self._initializers
+        given = {n: to_ort(v) for n, v in feeds.items() if n in known and v is not None}
+        unbridged = [name for name in names if is_unbridged(self._types.get(name, ""))]
+        plain = [name for name in names if name not in unbridged]
+        try:
+            found = dict(zip(plain, self._session.run(plain, given), strict=True)) if plain else {}
+            if unbridged:
+                found.update(self._raw(unbridged, given))
+        except Exception as error:
+            raise run_failure(error) from error
+        return {name: found[name] for name in names}
+
+    def _raw(self, names: list[str], given: Mapping[str, Any]) -> dict[str, Any]:
+        feeds = {
+            name: value if isinstance(value, ort.OrtValue) else ort.OrtValue.ortvalue_from_numpy(value)
+            for name, value in given.items()
+        }
+        results = self._session.run_with_ort_values(names, feeds)
+        return {name: from_ort(value) for name, value in zip(names, results, strict=True)}
+
+    def timings(self, graph: onnx.GraphProto) -> dict[str, float]:
+        """End profiling; return seconds by the first output of each node of ``graph`` that has a name."""
+        if self._profile is None:
+            return {}
+        path = pathlib.Path(self._session.end_profiling())
+        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        self._profile.cleanup()
+        self._profile = None
+        spent: dict[str, float] = {}
+        for event in events:
+            name = str(event.get("name", ""))
+            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+                spent[name.removesuffix("_kernel_time")] = float(event["dur"]) * 1e-6
+        keys = {node.name: node.output[0] for node in graph.node if node.name and node.output}
+        return {keys[name]: seconds for name, seconds in spent.items() if name in keys}
+
+
+@dataclass(frozen=True)
+class SessionFactory:
+    """How sessions of one model are opened.
+
+    folder: where its external data lies, "" when there is none. threads: 0 for the default.
+    """
+
+    providers: tuple[str, ...]
+    folder: str = ""
+    threads: int = 0
+
+    def open(self, model: bytes | str, *, optimise: bool, profile: bool = False) -> OrtSession:
+        """Open a session on a serialised model or a path. Raises RunnerError when the model is refused."""
+        options = ort.SessionOptions()
+        options.log_severity_level = _SILENT
+        options.intra_op_num_threads = self.threads
+        level = ort.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+        if self.folder:
+            options.add_session_config_entry(
+                "session.model_external_initializers_file_folder_path", self.folder
+            )
+        scratch = tempfile.TemporaryDirectory(prefix="graphdoc-") if profile else None
+        if scratch is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(pathlib.Path(scratch.name) / "ort")
+        try:
+            session = ort.InferenceSession(model, options, providers=list(self.providers))
+        except Exception as error:
+            raise load_failure(error) from error
+        return OrtSession(session, scratch)
+
+
+_NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |/\S+?\.(?:cc|h):\d+ \S+ ")
+
+
+def _text(error: Exception) -> str:
+    """Return the first line of an ONNX Runtime error without codes and source locations."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = _NOISE.sub("", line).strip()
+    return text if len(text) <= 300 else text[:299] + "…"
+
+
+def load_failure(error: Exception) -> RunnerError:
+    """Return the error for a model that ONNX Runtime refuses."""
+    return RunnerError(
+        f"ONNX Runtime refuses the model: {_text(error)}",
+        where=f"runner ort {ort.__version__}",
+        next_step="try another runner: --ref reference; or look for faults: graphdoc lint MODEL",
+    )
+
+
+def run_failure(error: Exception) -> RunnerError:
+    """Return the error for a run that ONNX Runtime gave up."""
+    return RunnerError(
+        f"ONNX Runtime failed while it ran the model: {_text(error)}",
+        where=f"runner ort {ort.__version__}",
+        next_step="check the inputs and their shapes: --inputs FILE, --shape NAME=1x3x224x224",
+    )

@@ -1,0 +1,110 @@
+"""What a runner is, and how one is opened by name."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from graphdoc.compare.target import Target
+from graphdoc.engine.errors import UsageError
+
+Values = dict[str, Any]
+"""Tap name → array, list (sequence), list of dicts, or Occurrences (inside subgraphs)."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What a runner found.
+
+    values: outputs and taps. With a budget, taps past it are missing and are asked for again.
+    timings: seconds by tap name of a node's first output, where the runner can tell.
+    unreachable: reason by scope, for subgraphs the runner could not look into.
+    """
+
+    values: Values
+    timings: dict[str, float] = field(default_factory=dict)
+    unreachable: dict[str, str] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """Runs one model. Third parties register a factory ``(target, options) → Runner`` as an entry point in
+    the group ``graphdoc.runners``.
+
+    name: as typed on the command line. version: of the library behind it. settings: in words.
+    fallbacks: operators that another implementation serves, in words.
+    """
+
+    name: str
+    version: str
+    settings: str
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]: ...
+
+    def untouched(self, feeds: Mapping[str, Any]) -> Values:
+        """Return the outputs of the model as it is, with the runner's usual settings."""
+
+    def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
+        """Return outputs and taps; at least one tap per call whatever the budget in bytes."""
+
+    def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
+        """Return what each tapped layer computes from the given values of the layers before it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """threads: intra-operator threads, 0 for the runner's default. seed: for random operators."""
+
+    threads: int = 0
+    seed: int = 0
+
+
+Factory = Callable[[Target, RunnerOptions], Runner]
+
+BUILT_IN = {
+    "ort": "graphdoc.compare.ort_runner:open_cpu",
+    "ort:cuda": "graphdoc.compare.ort_runner:open_cuda",
+    "ort:tensorrt": "graphdoc.compare.ort_runner:open_tensorrt",
+    "engine": "graphdoc.compare.engine_runner:open_engine",
+    "engine:cuda": "graphdoc.compare.engine_runner:open_engine_cuda",
+    "truth": "graphdoc.compare.engine_runner:open_truth",
+    "reference": "graphdoc.compare.reference_runner:open_reference",
+}
+"""Name → module:function; each is imported only when it is asked for."""
+
+
+def runner_names() -> list[str]:
+    """Return every name that :func:`open_runner` knows."""
+    return [*BUILT_IN, *sorted(e.name for e in entry_points(group="graphdoc.runners"))]
+
+
+def factory(name: str, option: str = "") -> Factory:
+    """Return the function that opens a runner; UsageError for an unknown name."""
+    if name in BUILT_IN:
+        module, function = BUILT_IN[name].split(":")
+        found: Factory = getattr(import_module(module), function)
+        return found
+    for entry in entry_points(group="graphdoc.runners", name=name):
+        loaded: Factory = entry.load()
+        return loaded
+    raise UsageError(
+        f"no runner is called '{name}'",
+        where=f"{option} {name}".strip(),
+        next_step=f"choose one of: {', '.join(runner_names())}",
+    )
+
+
+def open_runner(name: str, target: Target, options: RunnerOptions | None = None, option: str = "") -> Runner:
+    """Open a runner on a model; use it as a context manager.
+
+    Raises UsageError (unknown name), RunnerError (library or device missing, model refused).
+    """
+    return factory(name, option)(target, options or RunnerOptions())

@@ -105,8 +105,21 @@ class Operator:
 
 
 FAMILIES = (
-    "elementwise",
+    "constants",
     "control",
+    "conv",
+    "conv_transpose",
+    "elementwise",
+    "gather",
+    "layout",
+    "ml_encode",
+    "ml_linear",
+    "ml_trees",
+    "pool",
+    "quantize",
+    "scatter",
+    "selection",
+    "slicing",
 )
 """Modules of this package that register operators; each is imported at the first look-up."""
 

@@ -1,0 +1,134 @@
+"""Constants, and what depends on a shape alone."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.engine.ops.host import ints, scalar, strings
+from graphdoc.engine.ops.shapes import INT64, constant_ints
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
+
+_FORMS = {
+    "value": lambda x: x,
+    "sparse_value": lambda x: x,
+    "value_float": lambda x: np.asarray(x, np.float32),
+    "value_floats": lambda x: np.asarray(x, np.float32),
+    "value_int": lambda x: np.asarray(x, np.int64),
+    "value_ints": lambda x: np.asarray(x, np.int64),
+    "value_string": lambda x: strings([x], ()),
+    "value_strings": lambda x: strings(x, (len(x),)),
+}
+
+
+def to_dtype(call: Call, number: int) -> np.dtype[Any]:
+    """Return the dtype of a TensorProto.DataType number (promoted in truth mode)."""
+    return call.real(ir.DataType(number).numpy())
+
+
+def _constant_type(call: Call, **form: Any) -> TensorType:
+    value = constant(call, **form)
+    return TensorType(call.real(value.dtype), tuple(value.shape), value)
+
+
+@op("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25, infer=_constant_type)
+def constant(call: Call, **form: Any) -> Array:
+    """The value of the one attribute that is given (ONNX Constant-1…25).
+
+    Raises ValueError when none or several are given.
+    """
+    if len(form) != 1:
+        raise ValueError(f"Constant needs one value attribute, not {len(form)}")
+    [(name, value)] = form.items()
+    return _FORMS[name](value)
+
+
+def _filled_type(call: Call, shape: TensorType, *, value: Array | None = None) -> TensorType:
+    dtype = call.real(np.float32 if value is None else value.dtype)
+    dims = constant_ints(shape)
+    if dims is not None:
+        return TensorType(dtype, tuple(dims))
+    rank = shape.shape[0] if shape.shape else None
+    return TensorType(dtype, (None,) * rank if isinstance(rank, int) else None)
+
+
+@op("ConstantOfShape", 9, 20, 21, 23, 24, 25, infer=_filled_type)
+def constant_of_shape(call: Call, shape: Array, *, value: Array | None = None) -> Array:
+    """A tensor of the given shape, filled with the one element of ``value`` (default float32 0)."""
+    dims = tuple(ints(shape))
+    if value is None:
+        return call.xp.zeros(dims, dtype=call.real(np.float32))
+    dtype = call.real(value.dtype)
+    xp = np if dtype.kind == "O" else call.xp
+    return xp.full(dims, value.reshape(-1)[0], dtype=dtype)
+
+
+def _shape_type(call: Call, data: TensorType, *, start: int = 0, end: int | None = None) -> TensorType:
+    if data.shape is None:
+        return TensorType(INT64, (None,))
+    dims = data.shape[start:end]
+    known = all(isinstance(dim, int) for dim in dims)
+    return TensorType(INT64, (len(dims),), np.asarray(dims, np.int64) if known else None)
+
+
+@op("Shape", 1, 13, 15, 19, 21, 23, 24, 25, infer=_shape_type)
+def shape_(call: Call, data: Array, *, start: int = 0, end: int | None = None) -> Array:
+    """The sizes of axes start … end − 1 as int64; both may be negative and are clamped to the rank."""
+    return call.xp.asarray(data.shape[start:end], dtype="int64")
+
+
+def _size_type(call: Call, data: TensorType) -> TensorType:
+    dims = [dim for dim in data.shape or () if isinstance(dim, int)]
+    known = data.shape is not None and len(dims) == len(data.shape)
+    return TensorType(INT64, (), np.asarray(prod(dims), np.int64) if known else None)
+
+
+@op("Size", 1, 13, 19, 21, 23, 24, 25, infer=_size_type)
+def size(call: Call, data: Array) -> Array:
+    """The number of elements, int64 []."""
+    return call.xp.asarray(prod(data.shape), dtype="int64")
+
+
+def _range_type(
+    call: Call, start: TensorType, limit: TensorType, delta: TensorType, *, stash_type: int = 1
+) -> TensorType:
+    return TensorType(start.dtype, (None,))
+
+
+@op("Range", 11, 27, infer=_range_type)
+def range_(call: Call, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
+    """start + i·delta for 0 ≤ i < max(⌈(limit − start) / delta⌉, 0).
+
+    The count of floats is taken in float64, from the difference in the dtype of the inputs, as ONNX
+    Runtime does; float16 and bfloat16 are computed in float32 and rounded once. Raises ValueError for
+    delta 0.
+    """
+    dtype = start.dtype
+    count = _range_count(dtype, scalar(start), scalar(limit), scalar(delta))
+    wide = dtype if dtype.kind in "iu" or dtype.itemsize > 2 else np.dtype(np.float32)
+    index = call.xp.arange(count, dtype="int64").astype(wide)
+    return (start.astype(wide).reshape(()) + index * delta.astype(wide).reshape(())).astype(dtype)
+
+
+def _range_count(dtype: Any, start: Any, limit: Any, delta: Any) -> int:
+    if delta == 0:
+        raise ValueError("Range with delta 0 does not end")
+    if dtype.kind in "iu":
+        return max(-(-(limit - start) // delta), 0)
+    span = float(np.asarray(limit, dtype) - np.asarray(start, dtype))
+    return max(int(np.ceil(span / float(delta))), 0)
+
+
+def _eye_type(call: Call, x: TensorType, *, dtype: int | None = None, k: int = 0) -> TensorType:
+    return TensorType(x.dtype if dtype is None else to_dtype(call, dtype), x.shape)
+
+
+@op("EyeLike", 9, 22, infer=_eye_type)
+def eye_like(call: Call, x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
+    """Ones on the k-th diagonal of zeros in the shape of ``x`` (rank 2)."""
+    if x.ndim != 2:
+        raise ValueError(f"EyeLike takes a matrix, not rank {x.ndim}")
+    rows, columns = x.shape
+    ones = call.xp.eye(rows, columns, k=max(-rows, min(k, columns)), dtype="bool")
+    return ones.astype(x.dtype if dtype is None else to_dtype(call, dtype))

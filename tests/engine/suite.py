@@ -87,7 +87,9 @@ def _value(path: pathlib.Path, info: onnx.ValueInfoProto) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Return object arrays of bytes as object arrays of str; everything else unchanged."""
+    """Return object arrays of bytes as object arrays of str, and TensorProtos as arrays."""
+    if isinstance(value, onnx.TensorProto):
+        value = numpy_helper.to_array(value)
     if isinstance(value, list):
         return [_text(item) for item in value]
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":

@@ -51,7 +51,8 @@ def from_ort(value: Any) -> Any:
 
 def _pack(value: np.ndarray[Any, Any]) -> bytes:
     nibbles = np.append(value.reshape(-1).view(np.uint8) & 0xF, np.zeros(value.size % 2, np.uint8))
-    return (nibbles[::2] | (nibbles[1::2] << 4)).astype(np.uint8).tobytes()
+    packed: np.ndarray[Any, Any] = nibbles[::2] | (nibbles[1::2] << 4)
+    return packed.astype(np.uint8).tobytes()
 
 
 def _unpack(raw: bytes, count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

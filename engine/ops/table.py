@@ -105,6 +105,9 @@ class Operator:
 
 
 FAMILIES = (
+    "activations",
+    "arithmetic",
+    "cast",
     "constants",
     "control",
     "conv",
@@ -112,14 +115,20 @@ FAMILIES = (
     "elementwise",
     "gather",
     "layout",
+    "logical",
+    "matmul",
     "ml_encode",
     "ml_linear",
     "ml_trees",
+    "norm",
     "pool",
     "quantize",
+    "random",
+    "reductions",
     "scatter",
     "selection",
     "slicing",
+    "softmax",
 )
 """Modules of this package that register operators; each is imported at the first look-up."""
 

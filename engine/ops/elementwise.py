@@ -1,15 +1,43 @@
-"""Element-wise arithmetic."""
+"""How element-wise operators of one input register, and the simplest of them."""
 
-from graphdoc.engine.ops.table import Array, Call, op
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from graphdoc.engine.ops.precision import narrow, wide
+from graphdoc.engine.ops.shapes import same_as_first
+from graphdoc.engine.ops.table import Array, Call, Value, op
+
+Function: TypeAlias = Callable[..., Array]
+"""(xp, x, **attributes) → an array like x."""
 
 
-@op("Relu", 1, 6, 13, 14)
-def relu(call: Call, x: Array) -> Array:
-    """max(x, 0); NaN stays NaN."""
-    return call.xp.maximum(x, call.xp.zeros((), x.dtype))
+def unary(name: str, *since: int) -> Callable[[Function], Function]:
+    """Register a function (xp, x, **attributes); narrow floats are computed in float32, rounded once.
+
+    Version 1 of many operators has an attribute ``consumed_inputs``, a hint about memory: it is ignored.
+    """
+
+    def register(function: Function) -> Function:
+        def evaluate(call: Call, x: Array, *, consumed_inputs: Any = None, **attributes: Any) -> Array:
+            return narrow(function(call.xp, wide(x), **attributes), x.dtype)
+
+        evaluate.__doc__ = function.__doc__
+        op(name, *since, infer=same_as_first)(evaluate)
+        return function
+
+    return register
 
 
-@op("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25)
-def identity(call: Call, x: Array) -> Array:
-    """x."""
+def plain(name: str, function: str, *since: int) -> None:
+    """Register the function that the array namespace has under this name, in the dtype of the input."""
+
+    def evaluate(call: Call, x: Array, *, consumed_inputs: Any = None) -> Array:
+        return getattr(call.xp, function)(x)
+
+    op(name, *since, infer=same_as_first)(evaluate)
+
+
+@op("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25, infer=same_as_first)
+def identity(call: Call, x: Value) -> Value:
+    """x, which may be a tensor, a sequence or an optional (ONNX Identity-25)."""
     return x

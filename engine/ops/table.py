@@ -124,6 +124,7 @@ FAMILIES = (
     "pool",
     "quantize",
     "random",
+    "recurrent",
     "reductions",
     "scatter",
     "selection",

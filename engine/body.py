@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
-from graphdoc.engine.ops.table import Call, Operator, canonical_domain, find
+from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.scope import FUNCTION, MAIN, enter, qualified
 
 
@@ -147,9 +148,23 @@ def call_function(*inputs: Any, body: Any) -> tuple[Any, ...]:
     return result
 
 
+def declared(value: ir.Value | None) -> TensorType:
+    """Return what the graph declares of a value; dims without a size are None."""
+    if value is None or value.dtype is None:
+        return TensorType()
+    dtype = np.dtype(object) if value.dtype == ir.DataType.STRING else value.dtype.numpy()
+    dims = None if value.shape is None else tuple(d if isinstance(d, int) else None for d in value.shape)
+    return TensorType(dtype, dims)
+
+
+_VARIADIC_OUTPUTS = frozenset({"If", "Loop", "Scan", "Split"})
+
+
 def _listed_outputs(node: ir.Node) -> int:
-    """Return how many outputs the node lists, trailing unnamed ones left out."""
+    """Return how many outputs the node lists, trailing unnamed ones left out unless they are variadic."""
     count = len(node.outputs)
+    if node.op_type in _VARIADIC_OUTPUTS:
+        return count
     while count and not node.outputs[count - 1].name:
         count -= 1
     return count

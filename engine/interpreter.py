@@ -5,15 +5,16 @@ model (float16 is true half precision), or with ``truth=True`` in float64 wherev
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from graphdoc.engine.body import Body, Builder, Settings, Step
+from graphdoc.engine.body import Body, Builder, Settings, Step, declared
 from graphdoc.engine.errors import GraphdocError, RunnerError
+from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.scope import MAIN, Occurrences, qualified
 
 Feeds = Mapping[str, Any]
@@ -160,7 +161,7 @@ class _Run:
 
     def _compute(self, step: Step, frame: Frame) -> tuple[Any, ...]:
         arguments = [None if v is None else frame.get(v) for v in step.inputs]
-        bodies = {name: self._bind(body, frame) for name, body in step.bodies.items()}
+        bodies = {name: _Bound(self, body, frame) for name, body in step.bodies.items()}
         try:
             results = step.run(*arguments, **bodies)
         except GraphdocError:
@@ -168,14 +169,6 @@ class _Run:
         except Exception as error:
             raise _failure(step, arguments, error) from error
         return results if isinstance(results, tuple) else (results,)
-
-    def _bind(self, body: Body, frame: Frame) -> Callable[..., tuple[Any, ...]]:
-        def bound(*inputs: Any) -> tuple[Any, ...]:
-            inner: Frame = {value: frame.get(value) for value in body.captured}
-            inner.update(zip(body.inputs, inputs, strict=False))
-            return self.body(body, inner)
-
-        return bound
 
     def _record(self, key: str, value: Any, *, nested: bool) -> Any:
         """Note a value if it is tapped; return the one to continue with."""
@@ -219,6 +212,24 @@ def nbytes(value: Any) -> int:
     if isinstance(value, Collection) and not isinstance(value, str) and not hasattr(value, "dtype"):
         return sum(nbytes(item) for item in value)
     return int(getattr(value, "nbytes", 64))
+
+
+@dataclass(slots=True, eq=False)
+class _Bound:
+    """A subgraph or function body over the frame of the node that holds it (a GraphCallable)."""
+
+    run: _Run
+    body: Body
+    frame: Frame
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        return tuple(declared(value) for value in self.body.outputs)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        inner: Frame = {value: self.frame.get(value) for value in self.body.captured}
+        inner.update(zip(self.body.inputs, inputs, strict=False))
+        return self.run.body(self.body, inner)
 
 
 def _failure(step: Step, arguments: list[Any], error: Exception) -> RunnerError:

@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -33,9 +33,6 @@ Array: TypeAlias = Any
 
 Value: TypeAlias = Any
 """An array, a list of values (sequence), None (empty optional) or a list of dicts (ZipMap)."""
-
-GraphCallable: TypeAlias = Callable[..., tuple[Any, ...]]
-"""A subgraph attribute bound to the running scope: inputs in order → outputs in order."""
 
 Dim: TypeAlias = int | str | None
 """A size, a symbol, or unknown."""
@@ -58,13 +55,25 @@ class TensorType:
     value: np.ndarray[Any, Any] | None = None
 
 
+class GraphCallable(Protocol):
+    """A subgraph attribute bound to the running scope: inputs in order → outputs in order.
+
+    outputs: what the graph declares of its outputs.
+    """
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]: ...
+
+    def __call__(self, *inputs: Value) -> tuple[Value, ...]: ...
+
+
 @dataclass(slots=True)
 class Call:
     """What an operator may know about its node besides inputs and attributes.
 
     xp: the array namespace (numpy or cupy).
     version: the model's opset version of the operator's domain.
-    outputs: how many outputs the node lists.
+    outputs: how many outputs the node lists, trailing unnamed ones aside (not so where they are variadic).
     truth: True when float16, bfloat16 and float32 are computed as float64 (truth mode).
     rng: the generator for random operators without a seed attribute.
     memo: what the operator prepared from its attributes at an earlier run of the same node.

@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+
 from graphdoc.engine.errors import ModelError
 
 SUB_BYTE = (2, 4, 6)
@@ -126,9 +127,10 @@ class ExternalWeights(ir.ExternalTensor):
     Reading raises ModelError when the file is missing, too short, or outside the folder.
     """
 
-    __slots__ = ("_content", "_files", "_reference")
+    __slots__ = ("_content", "_files", "_reference", "proto")
 
     def __init__(self, proto: onnx.TensorProto, files: WeightFiles) -> None:
+        self.proto = proto
         self._reference = reference(proto)
         self._files = files
         self._content: Any = None

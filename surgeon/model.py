@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
+
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.external import external_tensors, locate, reference
 from graphdoc.surgeon.reader import read_model

@@ -12,16 +12,17 @@ give back exactly what was there wherever nothing was edited. Differences to ``o
 The protobuf is taken to be sound: surgeon/validate.py comes first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
+
 from graphdoc.engine.errors import ModelError
-from graphdoc.surgeon.external import ExternalWeights, WeightFiles
+from graphdoc.surgeon.external import WeightFiles
+from graphdoc.surgeon.tensors import Densified, read_sparse, read_tensor
 
 ORIGIN = "graphdoc.origin"
 QUANTIZATION = "quant_parameter_tensor_names"
@@ -44,27 +45,6 @@ class Origin:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Origin":
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class SparseTensor:
-    """A sparse tensor (SparseTensorProto): ``values`` at ``indices``, linear or one row of coordinates each."""
-
-    dims: tuple[int, ...]
-    values: ir.TensorProtocol
-    indices: ir.TensorProtocol
-    proto: onnx.SparseTensorProto
-
-    def dense(self) -> ir.Tensor:
-        """Return the tensor with its zeros written out."""
-        values = self.values.numpy()
-        array = np.zeros(self.dims, dtype=values.dtype)
-        indices = self.indices.numpy()
-        if indices.ndim == 1:
-            array.reshape(-1)[indices] = values
-        else:
-            array[tuple(indices.T)] = values
-        return ir.Tensor(array, dtype=self.values.dtype, name=self.values.name)
 
 
 class _Scope:
@@ -130,14 +110,14 @@ class _Reader:
 
     def graph(self, proto: onnx.GraphProto, outer: _Scope | None) -> ir.Graph:
         scope = _Scope(outer)
-        infos = {info.name: info for info in proto.value_info}
         inputs = [read_value(info) for info in proto.input]
         scope.values.update((str(value.name), value) for value in inputs)
         initializers = self._initializers(proto, scope)
         self._declare(proto.node, scope)
-        for name, info in infos.items():
-            if name in scope.values and not scope.values[name].is_graph_input():
-                describe(scope.values[name], info)
+        given = {info.name for info in proto.input}
+        for info in proto.value_info:
+            if info.name in scope.values and info.name not in given:
+                describe(scope.values[info.name], info)
         nodes = [self._node(node, index, scope) for index, node in enumerate(proto.node)]
         outputs = [self._output(info, scope) for info in proto.output]
         for annotation in proto.quantization_annotation:
@@ -168,11 +148,9 @@ class _Reader:
         graph.meta[ORIGIN] = Origin(proto, order=order, names=frozenset(scope.values))
 
     def _initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
-        values = [self._initializer(t.name, self.tensor(t), scope) for t in proto.initializer if t.name]
-        for sparse in proto.sparse_initializer:
-            if sparse.values.name:
-                values.append(self._initializer(sparse.values.name, self._densified(sparse), scope))
-        return values
+        tensors = [(t.name, read_tensor(t, self._files)) for t in proto.initializer]
+        tensors += [(s.values.name, Densified(s, self._files)) for s in proto.sparse_initializer]
+        return [self._initializer(name, tensor, scope) for name, tensor in tensors if name]
 
     def _initializer(self, name: str, tensor: ir.TensorProtocol, scope: _Scope) -> ir.Value:
         value = scope.values.get(name)
@@ -182,16 +160,6 @@ class _Reader:
             scope.values[name] = value
         value.const_value = tensor
         return value
-
-    def _densified(self, proto: onnx.SparseTensorProto) -> ir.LazyTensor:
-        sparse = self.sparse(proto)
-        return ir.LazyTensor(
-            sparse.dense,
-            dtype=sparse.values.dtype,
-            shape=ir.Shape(sparse.dims),
-            cache=True,
-            name=proto.values.name,
-        )
 
     def _declare(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
         """Make the values of all nodes first: nodes may be out of order."""
@@ -268,24 +236,22 @@ class _Reader:
             attributes=[*required, *defaults],
         )
 
-    def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
-        """Return a tensor; its bytes stay in the message or in their file."""
-        if proto.data_location == onnx.TensorProto.EXTERNAL:
-            return ExternalWeights(proto, self._files)
-        return ir.serde.deserialize_tensor(proto)
-
-    def sparse(self, proto: onnx.SparseTensorProto) -> SparseTensor:
-        """Return a sparse tensor."""
-        return SparseTensor(tuple(proto.dims), self.tensor(proto.values), self.tensor(proto.indices), proto)
-
     def attribute(self, proto: onnx.AttributeProto, scope: _Scope) -> ir.Attr:
         """Return an attribute, its subgraphs read in ``scope``."""
         kind = ir.AttributeType(proto.type or _guess(proto))
         doc = proto.doc_string or None
         if proto.ref_attr_name:
             return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc)
-        read = _ATTRIBUTES.get(kind)
-        return ir.Attr(proto.name, kind, read(self, proto, scope) if read else None, doc_string=doc)
+        return ir.Attr(proto.name, kind, self._attribute_value(kind, proto, scope), doc_string=doc)
+
+    def _attribute_value(self, kind: ir.AttributeType, proto: onnx.AttributeProto, scope: _Scope) -> Any:
+        if kind in _PLAIN:
+            return _PLAIN[kind](proto)
+        if kind in _TENSORS:
+            return _TENSORS[kind](proto, self._files)
+        if kind == _T.GRAPH:
+            return self.graph(proto.g, scope)
+        return [self.graph(graph, scope) for graph in proto.graphs] if kind == _T.GRAPHS else None
 
 
 def _text(raw: bytes) -> str | bytes:
@@ -296,21 +262,22 @@ def _text(raw: bytes) -> str | bytes:
 
 
 _T = ir.AttributeType
-_ATTRIBUTES: dict[ir.AttributeType, Any] = {
-    _T.FLOAT: lambda reader, a, scope: a.f,
-    _T.INT: lambda reader, a, scope: a.i,
-    _T.STRING: lambda reader, a, scope: _text(a.s),
-    _T.FLOATS: lambda reader, a, scope: a.floats,
-    _T.INTS: lambda reader, a, scope: a.ints,
-    _T.STRINGS: lambda reader, a, scope: [_text(s) for s in a.strings],
-    _T.TENSOR: lambda reader, a, scope: reader.tensor(a.t),
-    _T.TENSORS: lambda reader, a, scope: [reader.tensor(t) for t in a.tensors],
-    _T.GRAPH: lambda reader, a, scope: reader.graph(a.g, scope),
-    _T.GRAPHS: lambda reader, a, scope: [reader.graph(g, scope) for g in a.graphs],
-    _T.SPARSE_TENSOR: lambda reader, a, scope: reader.sparse(a.sparse_tensor),
-    _T.SPARSE_TENSORS: lambda reader, a, scope: [reader.sparse(s) for s in a.sparse_tensors],
-    _T.TYPE_PROTO: lambda reader, a, scope: ir.TypeAndShape(*read_type(a.tp)),
-    _T.TYPE_PROTOS: lambda reader, a, scope: [ir.TypeAndShape(*read_type(t)) for t in a.type_protos],
+
+_PLAIN: dict[ir.AttributeType, Callable[[Any], Any]] = {
+    _T.FLOAT: lambda a: a.f,
+    _T.INT: lambda a: a.i,
+    _T.STRING: lambda a: _text(a.s),
+    _T.FLOATS: lambda a: a.floats,
+    _T.INTS: lambda a: a.ints,
+    _T.STRINGS: lambda a: [_text(s) for s in a.strings],
+    _T.TYPE_PROTO: lambda a: ir.TypeAndShape(*read_type(a.tp)),
+    _T.TYPE_PROTOS: lambda a: [ir.TypeAndShape(*read_type(t)) for t in a.type_protos],
+}
+_TENSORS: dict[ir.AttributeType, Callable[[Any, WeightFiles], Any]] = {
+    _T.TENSOR: lambda a, files: read_tensor(a.t, files),
+    _T.TENSORS: lambda a, files: [read_tensor(t, files) for t in a.tensors],
+    _T.SPARSE_TENSOR: lambda a, files: read_sparse(a.sparse_tensor, files),
+    _T.SPARSE_TENSORS: lambda a, files: [read_sparse(s, files) for s in a.sparse_tensors],
 }
 
 _FIELDS = {
@@ -355,29 +322,31 @@ def read_value(info: onnx.ValueInfoProto) -> ir.Value:
 
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> None:
-    """Set type, shape and documentation of a value as declared."""
-    value.type, value.shape = read_type(info.type)
-    value.doc_string = info.doc_string or None
+    """Set type, shape and documentation of a value as declared; what is not stated stays as it is."""
+    if info.HasField("type"):
+        value.type, value.shape = read_type(info.type)
+    if info.doc_string:
+        value.doc_string = info.doc_string
     if info.metadata_props:
         value.metadata_props.update(read_pairs(info.metadata_props) or {})
 
 
 _WRAPPED = {"sequence_type": ir.SequenceType, "optional_type": ir.OptionalType}
-_PLAIN = {"tensor_type": ir.TensorType, "sparse_tensor_type": ir.SparseTensorType}
+_LEAVES = {"tensor_type": ir.TensorType, "sparse_tensor_type": ir.SparseTensorType}
 
 
 def read_type(proto: onnx.TypeProto) -> tuple[Any, ir.Shape | None]:
     """Return type and shape (that of the elements, for sequences); None where unknown or a map."""
     field = proto.WhichOneof("value")
     denotation = proto.denotation or None
-    if field in _PLAIN:
+    if field in _LEAVES:
         leaf = getattr(proto, field)
         shape = read_shape(leaf.shape) if leaf.HasField("shape") else None
         try:
             dtype = ir.DataType(leaf.elem_type)
         except ValueError:
             return None, shape
-        return _PLAIN[field](dtype, denotation=denotation), shape
+        return _LEAVES[field](dtype, denotation=denotation), shape
     if field in _WRAPPED:
         inner, shape = read_type(getattr(proto, field).elem_type)
         if inner is not None:

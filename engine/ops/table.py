@@ -135,6 +135,7 @@ FAMILIES = (
     "random",
     "recurrent",
     "reductions",
+    "resize",
     "scatter",
     "selection",
     "slicing",

@@ -242,7 +242,8 @@ def _even_parts(size: int, count: int) -> list[int]:
     return [part] * (count - 1) + [size - part * (count - 1)]
 
 
-def _split(data: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
+def split_array(data: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
+    """Return views of consecutive parts. Raises ValueError when the sizes do not add up to the axis."""
     if sum(sizes) != data.shape[axis] or any(size < 0 for size in sizes):
         raise ValueError(f"Split into {list(sizes)} does not fit size {data.shape[axis]} of axis {axis}")
     before = (slice(None),) * (axis % data.ndim)
@@ -254,7 +255,7 @@ def _equal_split(call: Call, data: Array, axis: int) -> tuple[Array, ...]:
     size = data.shape[axis]
     if size % call.outputs:
         raise ValueError(f"Split of size {size} into {call.outputs} equal parts")
-    return _split(data, [size // call.outputs] * call.outputs, axis)
+    return split_array(data, [size // call.outputs] * call.outputs, axis)
 
 
 @op("Split", 2, 11, infer=_split_type)
@@ -262,7 +263,7 @@ def split_2(
     call: Call, data: Array, *, axis: int = 0, split: Sequence[int] | None = None
 ) -> tuple[Array, ...]:
     """Views of consecutive parts along ``axis``: sizes from the attribute, or equal ones."""
-    return _split(data, split, axis) if split else _equal_split(call, data, axis)
+    return split_array(data, split, axis) if split else _equal_split(call, data, axis)
 
 
 @op("Split", 1)
@@ -288,7 +289,7 @@ def split(
     negative, or when the sizes do not add up to the axis.
     """
     if split is not None:
-        return _split(data, ints(split), axis)
+        return split_array(data, ints(split), axis)
     if num_outputs is None:
         return _equal_split(call, data, axis)
-    return _split(data, _even_parts(data.shape[axis], num_outputs), axis)
+    return split_array(data, _even_parts(data.shape[axis], num_outputs), axis)

@@ -47,13 +47,13 @@ def spread(xp: Any, x: Array, scale: Array, axis: int, block_size: int) -> Array
 
 
 def _saturated(xp: Any, q: Array, dtype: Any, saturate: int) -> Array:
-    """Return floats (a temporary of the caller) in the quantised dtype, clipped to its range."""
+    """Return floats in the quantised dtype, clipped to its range."""
     least, largest = bounds(dtype)
     if is_integer(dtype):
-        xp.clip(q, least, largest, out=q)
+        q = xp.minimum(xp.fmax(q, least), largest)  # fmax: NaN gives the least value, as in ONNX Runtime
         return q.astype(np.int8).astype(dtype) if dtype in _NARROW_INTS else q.astype(dtype)
     if saturate:
-        xp.clip(q, least, largest, out=q)
+        q = xp.clip(q, least, largest)
     return q.astype(dtype)
 
 
@@ -65,12 +65,12 @@ def quantized(
     scale, zero: shaped to broadcast with x. Rounding is to nearest even and for integers only.
     """
     q = xp.divide(x.astype(precision, copy=False), scale.astype(precision, copy=False))
-    q = xp.asarray(q).astype(np.float32 if q.dtype.itemsize < 4 else q.dtype, copy=False)
+    q = q.astype(np.float32 if q.dtype.itemsize < 4 else q.dtype, copy=False)
     if is_integer(dtype):
         q = xp.rint(q)
     if zero is not None:
         q = q + zero.astype(np.float32)
-    return _saturated(xp, xp.asarray(q), dtype, saturate)
+    return _saturated(xp, q, dtype, saturate)
 
 
 def _quantize_type(
@@ -126,7 +126,9 @@ def _difference(xp: Any, x: Array, zero: Array | None, wide: Any) -> Array:
         return (x - zero).astype(wide)
     if zero is None:
         return x.astype(wide)
-    return xp.subtract(x.astype(wide), zero.astype(wide))
+    if x.dtype.kind in "iu" and x.dtype not in _NARROW_INTS:
+        return xp.subtract(x, zero, dtype=wide)
+    return x.astype(wide) - zero.astype(wide)
 
 
 def dequantized(xp: Any, x: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:

@@ -116,6 +116,7 @@ class Operator:
 FAMILIES = (
     "activations",
     "arithmetic",
+    "boxes",
     "cast",
     "constants",
     "control",
@@ -125,6 +126,7 @@ FAMILIES = (
     "gather",
     "layout",
     "logical",
+    "loss",
     "matmul",
     "ml_encode",
     "ml_linear",
@@ -138,8 +140,11 @@ FAMILIES = (
     "resize",
     "scatter",
     "selection",
+    "sequence",
     "slicing",
     "softmax",
+    "text",
+    "training",
 )
 """Modules of this package that register operators; each is imported at the first look-up."""
 

@@ -1,0 +1,137 @@
+"""Sequences (lists) and optionals (None when empty)."""
+
+from typing import Any
+
+import numpy as np
+
+from graphdoc.engine.ops.host import ints, namespace, scalar
+from graphdoc.engine.ops.layout import split_array
+from graphdoc.engine.ops.shapes import BOOL, INT64
+from graphdoc.engine.ops.table import Array, Call, GraphCallable, TensorType, Value, op
+
+
+def _length_type(call: Call, sequence: Any) -> TensorType:
+    return TensorType(INT64, ())
+
+
+def _flag_type(call: Call, optional: Any = None) -> TensorType:
+    return TensorType(BOOL, ())
+
+
+def _position(position: Array, count: int, *, end: bool) -> int:
+    """Return a position counted from the front; ``end`` allows the place behind the last item."""
+    index = int(scalar(position))
+    if not -count <= index < count + end:
+        raise IndexError(f"position {index} is out of bounds for a sequence of {count}")
+    return index + count if index < 0 else index
+
+
+@op("SequenceConstruct", 11)
+def sequence_construct(call: Call, *inputs: Array) -> list[Array]:
+    """The inputs as a sequence."""
+    return list(inputs)
+
+
+@op("SequenceEmpty", 11)
+def sequence_empty(call: Call, *, dtype: int = 1) -> list[Array]:
+    """A sequence without items; its item dtype is not kept."""
+    return []
+
+
+@op("SequenceLength", 11, infer=_length_type)
+def sequence_length(call: Call, sequence: list[Value]) -> Array:
+    """The number of items, int64 []."""
+    return call.xp.asarray(len(sequence), dtype="int64")
+
+
+@op("SequenceAt", 11)
+def sequence_at(call: Call, sequence: list[Value], position: Array) -> Value:
+    """The item at a position; negative ones count from the end. Raises IndexError out of bounds."""
+    return sequence[_position(position, len(sequence), end=False)]
+
+
+@op("SequenceInsert", 11)
+def sequence_insert(
+    call: Call, sequence: list[Value], tensor: Array, position: Array | None = None
+) -> list[Value]:
+    """A sequence with ``tensor`` before a position (at the end by default), −n … n.
+
+    Raises IndexError out of bounds.
+    """
+    place = len(sequence) if position is None else _position(position, len(sequence), end=True)
+    return [*sequence[:place], tensor, *sequence[place:]]
+
+
+@op("SequenceErase", 11)
+def sequence_erase(call: Call, sequence: list[Value], position: Array | None = None) -> list[Value]:
+    """A sequence without the item at a position (the last by default). Raises IndexError out of bounds."""
+    last = np.asarray(-1) if position is None else position
+    place = _position(last, len(sequence), end=False)
+    return [*sequence[:place], *sequence[place + 1 :]]
+
+
+@op("SplitToSequence", 11, 24)
+def split_to_sequence(
+    call: Call, data: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1
+) -> list[Array]:
+    """Parts along ``axis``: of the sizes listed, of one size (the last may be smaller), or single slices.
+
+    ``keepdims`` 0 drops the axis of single slices. Raises ValueError when the sizes do not add up.
+    """
+    total = data.shape[axis]
+    if split is None:
+        parts = split_array(data, [1] * total, axis)
+        return [part if keepdims else part.squeeze(axis) for part in parts]
+    if split.ndim:
+        return list(split_array(data, ints(split), axis))
+    size = int(scalar(split))
+    if size <= 0:
+        raise ValueError(f"SplitToSequence into parts of {size}")
+    return list(split_array(data, [size] * (total // size) + [total % size] * (total % size > 0), axis))
+
+
+@op("ConcatFromSequence", 11)
+def concat_from_sequence(call: Call, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
+    """The items joined along an axis, or stacked along a new one."""
+    if not sequence:
+        raise ValueError("ConcatFromSequence of an empty sequence")
+    xp = namespace(call, *sequence)
+    return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
+
+
+@op("SequenceMap", 17)
+def sequence_map(
+    call: Call, sequence: list[Value], *additional: Value, body: GraphCallable
+) -> tuple[list[Value], ...]:
+    """The body's outputs for each item, as sequences.
+
+    Further sequences give their item at the same place, tensors are given whole. Raises ValueError when
+    sequences differ in length.
+    """
+    if any(isinstance(other, list) and len(other) != len(sequence) for other in additional):
+        raise ValueError("SequenceMap over sequences of different lengths")
+    rows = [
+        body(item, *(other[place] if isinstance(other, list) else other for other in additional))
+        for place, item in enumerate(sequence)
+    ]
+    return tuple([row[place] for row in rows] for place in range(len(body.outputs)))
+
+
+@op("Optional", 15, 28)
+def optional(call: Call, value: Value = None, *, type: Any = None) -> Value:
+    """The value itself, or None for an empty optional of the given type."""
+    return value
+
+
+@op("OptionalHasElement", 15, 18, 28, infer=_flag_type)
+def optional_has_element(call: Call, value: Value = None) -> Array:
+    """Whether there is a value, bool []."""
+    return call.xp.asarray(value is not None)
+
+
+@op("OptionalGetElement", 15, 18, 28)
+def optional_get_element(call: Call, value: Value) -> Value:
+    """The value of an optional. Raises ValueError when it is empty."""
+    if value is None:
+        raise ValueError("OptionalGetElement of an empty optional")
+    return value

@@ -1,4 +1,4 @@
-"""Contractions: MatMul, Gemm, Einsum, their integer and quantised forms, Det.
+"""Matrix products: MatMul, Gemm, their integer and quantised forms; Det.
 
 Narrow floats are multiplied in float32 and rounded once. 8-bit integers are multiplied in float64, which
 holds every sum of up to 10¹¹ products exactly.
@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.dtypes import FLOAT64
+from graphdoc.engine.ops.cast import convert
+from graphdoc.engine.ops.dtypes import FLOAT64, is_float
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import matrix_product, matrix_product_as
+from graphdoc.engine.ops.shapes import matrix_product, matrix_product_as, matrix_product_shape
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 INT32 = np.dtype(np.int32)
@@ -99,17 +100,6 @@ def gemm_old(call: Call, a: Array, b: Array, c: Array, *, broadcast: int = 0, **
     return result
 
 
-# ---- Einsum -------------------------------------------------------------------------------------------
-
-
-@op("Einsum", 12, 28)
-def einsum(call: Call, *inputs: Array, equation: str) -> Array:
-    """Einstein's sum convention, with ellipses and implicit output (ONNX Einsum-28)."""
-    equation = equation.replace(" ", "")
-    result = call.xp.einsum(equation, *map(wide, inputs), optimize=True)
-    return narrow(result, inputs[0].dtype)
-
-
 # ---- integers -----------------------------------------------------------------------------------------
 
 
@@ -138,3 +128,62 @@ def matmul_integer(
 ) -> Array:
     """(a − a_zero_point) · (b − b_zero_point) in int32, which wraps (ONNX MatMulInteger-10)."""
     return _integer_product(call.xp, a, b, a_zero_point, b_zero_point).astype("int64").astype(INT32)
+
+
+def _quantised(call: Call, real: Array, zero_point: Array) -> Array:
+    """Return round(real) + zero point, saturated to the dtype of the zero point."""
+    xp, offset = call.xp, zero_point.astype(real.dtype)
+    if is_float(zero_point.dtype):
+        return convert(xp, real + offset, zero_point.dtype)
+    limits = np.iinfo(zero_point.dtype)
+    return xp.clip(xp.rint(real) + offset, limits.min, limits.max).astype(zero_point.dtype)
+
+
+def _quantised_type(
+    call: Call,
+    a: TensorType,
+    a_scale: TensorType,
+    a_zero: TensorType,
+    b: TensorType,
+    b_scale: TensorType,
+    b_zero: TensorType,
+    y_scale: TensorType,
+    y_zero: TensorType,
+) -> TensorType:
+    return TensorType(y_zero.dtype, matrix_product_shape(a.shape, b.shape))
+
+
+@op("QLinearMatMul", 10, 21, infer=_quantised_type)
+def qlinear_matmul(
+    call: Call,
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+) -> Array:
+    """The product of quantised matrices, quantised: scales per tensor, or per row of a and column of b.
+
+    The sums are exact; they are scaled in the dtype of the scales, at least float32, and rounded half to
+    even, then saturated (ONNX QLinearMatMul-21).
+    """
+    sums = _integer_product(call.xp, a, b, a_zero_point, b_zero_point)
+    left, right = _per_line(wide(a_scale), rows=True), _per_line(wide(b_scale), rows=False)
+    scale = left * right / _per_line(wide(y_scale), rows=True)
+    return _quantised(call, sums.astype(scale.dtype) * scale, _per_line(y_zero_point, rows=True))
+
+
+# ---- Det ----------------------------------------------------------------------------------------------
+
+
+def _det_type(call: Call, x: TensorType) -> TensorType:
+    return TensorType(x.dtype, None if x.shape is None else x.shape[:-2])
+
+
+@op("Det", 11, 22, infer=_det_type)
+def det(call: Call, x: Array) -> Array:
+    """The determinants of a stack of square matrices [*, M, M] → [*] (ONNX Det-22)."""
+    return narrow(call.xp.asarray(call.xp.linalg.det(wide(x))), x.dtype)

@@ -52,7 +52,7 @@ def tensor_type(dtype: np.dtype[Any], shape: Iterable[int | None]) -> onnx.TypeP
 def shape_of(content: Content) -> Shape | None:
     """Return the shape of a tensor, None per unknown size, None for an unknown rank or no tensor."""
     if isinstance(content, np.ndarray):
-        return content.shape
+        return tuple(content.shape)
     if content is None or not content.HasField("tensor_type") or not content.tensor_type.HasField("shape"):
         return None
     dims = content.tensor_type.shape.dim
@@ -182,7 +182,7 @@ def _infer(prepared: Prepared, inputs: list[Content]) -> list[Content]:
     }
     if any(content is None for content in given.values()):
         return [_declared(value) for value in outputs]
-    types = {name: type_of(content) for name, content in given.items()}
+    types = {name: kind for name, content in given.items() if (kind := type_of(content)) is not None}
     data = {
         name: onnx.numpy_helper.from_array(content, name)
         for name, content in given.items()

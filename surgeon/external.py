@@ -4,6 +4,7 @@ The location is a path relative to the folder of the model. Anything that leaves
 since a model from the network must not read other files of its user.
 """
 
+import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -224,3 +225,46 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                     if tensor.data_location == onnx.TensorProto.EXTERNAL:
                         yield tensor
         nodes = []
+
+
+def check_external(model: onnx.ModelProto, folder: Path | None) -> None:
+    """Raise ModelError for the first tensor whose external data is missing, too short or out of place.
+
+    Only sizes are looked at: no data is read.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in external_tensors(model):
+        wanted = reference(tensor)
+        where = f"initializer {tensor.name}, location '{wanted.location}'"
+        if wanted.location not in sizes:
+            path = locate(wanted.location, folder, tensor.name)
+            try:
+                sizes[wanted.location] = path.stat().st_size if path.is_file() else -1
+            except OSError as error:
+                raise missing(path, where, error) from error
+            if sizes[wanted.location] < 0:
+                raise missing(path, where, FileNotFoundError(2, "no such file"))
+        _check_length(tensor, wanted, sizes[wanted.location], where)
+
+
+def _check_length(tensor: onnx.TensorProto, wanted: Reference, size: int, where: str) -> None:
+    needed = tensor_bytes(tensor)
+    if needed is not None and wanted.length is not None and wanted.length != needed:
+        raise ModelError(
+            f"external data of '{tensor.name}' has {wanted.length} bytes; dims and type ask for {needed}",
+            where=where,
+            next_step="export the model again",
+        )
+    end = wanted.offset + (needed if needed is not None else wanted.length or 0)
+    if end > size:
+        raise too_short(where, end, size)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int | None:
+    """Return how many bytes dims and dtype ask for; None for strings and unknown types."""
+    try:
+        dtype = ir.DataType(tensor.data_type)
+        bits = dtype.bitwidth
+    except (ValueError, TypeError):
+        return None
+    return int(-(-math.prod(tensor.dims) * bits // 8))

@@ -2,16 +2,19 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from graphdoc.engine.errors import ModelError
-from graphdoc.surgeon.external import external_tensors, locate, reference
+from graphdoc.surgeon.external import check_external, external_tensors, locate, reference
+from graphdoc.surgeon.files import parse, read_file
 from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.saver import PROTOBUF_LIMIT, save_model
+from graphdoc.surgeon.writer import write_model
 
 Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
@@ -19,7 +22,7 @@ Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 class Source:
     """A model under its name: file, protobuf and graph, each made once and only when asked for.
 
-    path: the file, None for a model that is in memory. name: the file's name, as shown to people.
+    path: the file, None for a model that is in memory. name: the file's name, or the graph's.
     """
 
     def __init__(
@@ -44,26 +47,42 @@ class Source:
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
-        """The model as protobuf, its external data not loaded."""
+        """The model as protobuf, its external data not loaded; not to be changed.
+
+        Raises ModelError when it cannot be read or is no ONNX model.
+        """
         if self._given_proto is not None:
             return self._given_proto
         if self._given_model is not None:
-            return ir.serde.serialize_model(self._given_model)
-        return _parse(self._bytes(), self.name)
+            return write_model(self._given_model)
+        if self._data is not None:
+            return parse(self._data, self.name)
+        return read_file(self.path or Path(self.name))
 
     @cached_property
     def model(self) -> ir.Model:
-        """The model as graph; weights stay where they lie until they are read."""
-        return self._given_model or read_model(self.proto, self.folder)
+        """The model as graph; weights stay where they lie until they are read.
+
+        Raises ModelError when it is not sound, or its external data is missing, too short or out of place.
+        """
+        if self._given_model is not None:
+            return self._given_model
+        check_external(self.proto, self.folder)
+        return read_model(self.proto, self.folder)
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The model's file and its external data files, sorted; missing ones are left out."""
-        if self.path is None:
-            return ()
-        locations = {reference(tensor).location for tensor in external_tensors(self.proto)}
-        paths = [locate(location, self.folder) for location in sorted(locations)]
-        return (self.path, *(path for path in paths if path.is_file()))
+        """The model's file, then its external data files, sorted; those that cannot be found are left out."""
+        return () if self.path is None else (self.path, *self._data_files(self.path.parent))
+
+    def _data_files(self, folder: Path) -> Iterator[Path]:
+        for location in sorted({reference(tensor).location for tensor in external_tensors(self.proto)}):
+            try:
+                path = locate(location, folder)
+            except ModelError:
+                continue
+            if path.is_file():
+                yield path
 
     @cached_property
     def size(self) -> int:
@@ -74,21 +93,20 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the file; with external data, of the list of all files and their hashes."""
-        if self.path is None or self.path.is_dir():
+        """Hash of the file; with external data, of the list of all hashes and names, one a line."""
+        if self.path is None:
             return hashlib.sha256(self._bytes()).hexdigest()
-        hashes = [(path.relative_to(self.path.parent).as_posix(), _hash(path)) for path in self.files]
-        if len(hashes) == 1:
-            return hashes[0][1]
-        listing = "".join(f"{digest}  {name}\n" for name, digest in [("", hashes[0][1]), *hashes[1:]])
-        return hashlib.sha256(listing.encode()).hexdigest()
+        first = _hash(self.path)
+        if len(self.files) == 1:
+            return first
+        rest = [f"{_hash(path)}  {path.relative_to(self.path.parent).as_posix()}" for path in self.files[1:]]
+        return hashlib.sha256("\n".join([first, *rest]).encode()).hexdigest()
 
     def _bytes(self) -> bytes:
         if self._data is not None:
             return self._data
-        if self.path is not None:
-            return self.path.read_bytes()
-        return self.proto.SerializeToString(deterministic=True)
+        data: bytes = self.proto.SerializeToString(deterministic=True)
+        return data
 
 
 def _hash(path: Path) -> str:
@@ -96,17 +114,10 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parse(data: bytes, name: str) -> onnx.ModelProto:
-    try:
-        return onnx.ModelProto.FromString(data)
-    except DecodeError as error:
-        raise ModelError("not an ONNX model: it is not protobuf", where=name) from error
-
-
 def open_source(model: "Loadable | Source") -> Source:
     """Return a model, given as path, bytes, ModelProto or onnx_ir.Model, ready to be read in any form.
 
-    Raises ModelError when the file is missing or is not a model.
+    Nothing is read yet: a file that is missing or no model raises ModelError when it is first used.
     """
     if isinstance(model, Source):
         return model
@@ -117,15 +128,16 @@ def open_source(model: "Loadable | Source") -> Source:
     if isinstance(model, ir.Model):
         return Source(None, model.graph.name or "model", model=model)
     path = Path(model)
-    if not path.exists():
-        raise ModelError(f"no such file: '{path}'", where=str(path))
     return Source(path, path.name)
 
 
 def load(model: Loadable) -> ir.Model:
     """Return a model in memory; weights are read when they are used.
 
-    Raises ModelError when it cannot be read or is not sound.
+    Nodes out of order are sorted, sparse initializers are dense; everything else is as in the file, and
+    :func:`save` gives back what was not edited as it was.
+
+    Raises ModelError when it cannot be read, is not sound, or its external data is missing or out of place.
     """
     return open_source(model).model
 
@@ -138,6 +150,14 @@ def load_proto(model: Loadable) -> onnx.ModelProto:
     return open_source(model).proto
 
 
-def save(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """Write a model."""
-    Path(path).write_bytes(ir.serde.serialize_model(model).SerializeToString())
+def save(model: ir.Model, path: str | os.PathLike[str], *, limit: int = PROTOBUF_LIMIT) -> None:
+    """Write a model, all of it or nothing.
+
+    The file appears under its name only when it is complete; a failure leaves what was there before.
+    External data keeps its relative location and is copied when the folder is another one. A model whose
+    weights in memory exceed ``limit`` bytes (what one protobuf message holds) gets them in ``<name>.data``.
+
+    Raises ModelError when the file cannot be written, a data file of another model is in the way, or the
+    model is too large even without its weights.
+    """
+    save_model(model, Path(path), limit=limit)

@@ -81,14 +81,12 @@ def _axis(
         begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         return begin, total - begin, out
     room = size + begin + end - extent
-    if size == 0 or room < 0:
-        if size:
-            raise ValueError(f"a kernel of extent {extent} is larger than the padded input {size + begin + end}")
-        return begin, end, 0
-    out = room // stride + 1
     # A last, partial window counts in ceil mode unless it would start in the padding behind the input.
-    if ceil_mode and room % stride and out * stride < size + begin:
-        out += 1
+    out = max(0, -(-room // stride) + 1 if ceil_mode else room // stride + 1)
+    if ceil_mode and out and (out - 1) * stride >= size + begin:
+        out -= 1
+    if size and not out:
+        raise ValueError(f"a kernel of extent {extent} is larger than the padded input {size + begin + end}")
     return begin, end, out
 
 

@@ -76,8 +76,8 @@ def linear_classifier(
 
 
 def _products(call: Call, x: Array, coefficients: Sequence[float] | None, targets: int) -> Array:
-    """Return x @ coefficientsᵀ, [N, targets]."""
-    weights = _parameter(call, coefficients)
+    """Return x @ coefficientsᵀ, [N, targets]; coefficients past the ones needed are ignored (ONNX Runtime)."""
+    weights = _parameter(call, coefficients)[: targets * x.shape[1]]
     if weights.size != targets * x.shape[1]:
         raise ValueError(f"{weights.size} coefficients for {targets} targets of {x.shape[1]} features")
     return x @ weights.reshape(targets, x.shape[1]).T

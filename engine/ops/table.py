@@ -132,6 +132,8 @@ FAMILIES = (
     "ml_encode",
     "ml_linear",
     "ml_trees",
+    "ms_fused",
+    "ms_norm",
     "norm",
     "pool",
     "quantize",

@@ -8,7 +8,7 @@ from graphdoc import __version__
 from graphdoc.compare.runner import Run, RunnerOptions, Values
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError
-from graphdoc.engine.interpreter import Interpreter, Watch
+from graphdoc.engine.interpreter import Interpreter, Watch, nbytes
 
 
 class EngineRunner:
@@ -35,7 +35,8 @@ class EngineRunner:
         """See Runner.run."""
         timings: dict[str, float] = {}
         watch = Watch(taps=frozenset(taps), budget=budget, timings=timings)
-        return Run(self.interpreter.run(feeds, watch=watch), timings)
+        values = self.interpreter.run(feeds, watch=watch)
+        return Run(values, timings, cut=budget is not None and nbytes(values) >= budget)
 
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced."""

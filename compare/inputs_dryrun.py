@@ -20,6 +20,7 @@ from graphdoc.compare.inputs_nodes import (
     MisfitError,
     Prepared,
     constant_result,
+    declared,
     known,
     operator,
     prepare,
@@ -68,10 +69,13 @@ class DryRun:
         self._sure = True
 
     def run(self, feeds: Mapping[str, Content]) -> Trial:
-        """Return the problems that inputs of this content or type meet; inputs not named are unknown."""
+        """Return the problems that inputs of this content or type meet.
+
+        Of inputs not named is known what the model declares: dtype, rank, fixed sizes.
+        """
         self._problems = []
         frame: dict[ir.Value, Content] = {
-            v: feeds[str(v.name)] for v in self._model.graph.inputs if str(v.name) in feeds
+            v: feeds.get(str(v.name), declared(v)) for v in self._model.graph.inputs if not v.is_initializer()
         }
         for index, node in enumerate(self._graph_nodes(self._model.graph, frame)):
             self._index = index
@@ -144,7 +148,9 @@ class DryRun:
             self._constants[value] = constant_result(prepared)
         return self._constants[value]
 
-    def _prepare(self, node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir.Attr]) -> Prepared:
+    def _prepare(
+        self, node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir.Attr]
+    ) -> Prepared:
         if arguments and any(a.is_ref() for a in node.attributes.values()):
             return prepare(node, opsets, arguments)
         if node not in self._prepared:

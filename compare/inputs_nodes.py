@@ -203,10 +203,19 @@ def _inference_text(error: Exception) -> str:
 
 
 def _declared(value: ir.Value) -> Content:
-    """Return what the model says of a value nothing else tells: its dtype and no shape."""
+    """Return the dtype that the model says an inner value has, without its shape, which may be wrong."""
     if value.dtype is None or isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return None
     return onnx.helper.make_tensor_type_proto(int(value.dtype), None)
+
+
+def declared(value: ir.Value) -> Content:
+    """Return what the model says of an input: dtype and sizes, None for open ones."""
+    kind = _declared(value)
+    if kind is None or value.shape is None or value.dtype is None:
+        return kind
+    dims = [dim if isinstance(dim, int) and dim >= 0 else None for dim in value.shape]
+    return onnx.helper.make_tensor_type_proto(int(value.dtype), dims)
 
 
 def _infer_by_table(prepared: Prepared, inputs: list[Content]) -> list[Content]:

@@ -224,8 +224,8 @@ def _lost(path: Path) -> Path:
 def _affine(walker: Walker, use: Use) -> list[Step]:
     """Add, Sub, Mul, Div with a constant.
 
-    With something else the value is no longer the input's, except that integers plus something are still
-    followed: that is how negative indices are wrapped and columns told apart.
+    With something else the value is no longer the input's; integers are followed all the same, for so are
+    negative indices wrapped and columns told apart.
     """
     node, slot, path = use.node, use.slot, use.path
     other = node.inputs[1 - slot]
@@ -406,7 +406,7 @@ def _reshape(walker: Walker, use: Use) -> list[Step]:
 Move: TypeAlias = Callable[[Walker, Use], list[Step]]
 
 _MOVES: dict[str, Move] = {
-    **dict.fromkeys(["Identity", "Cast", "CastLike", "Dropout", "Pad", "CumSum", "Trilu"], _only(0)),
+    **dict.fromkeys(["Identity", "Cast", "CastLike", "Dropout", "Pad", "Trilu"], _only(0)),
     **dict.fromkeys(["Optional", "OptionalGetElement", "SequenceConstruct"], _only(0, 1, 2, 3)),
     **dict.fromkeys(["SequenceAt", "SplitToSequence", "ConcatFromSequence", "SequenceInsert"], _only(0, 1)),
     **dict.fromkeys(["QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Imputer"], _only(0)),

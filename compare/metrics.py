@@ -6,6 +6,7 @@ count as no difference; elements where only one side is NaN or infinite make the
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def _shape(x: Array) -> str:
 
 def distance(a: Any, b: Any) -> tuple[float, float]:
     """Return (RMS(B − A), RMS(A)); the first is inf where NaN or Inf disagree. See :func:`measure`."""
-    tally = _Tally(0.0, math.inf)
+    tally = _Tally(0.0, Tolerance())
     for x, y in pairs(a, b):
         tally.add_brief(x, y)
     return (math.inf if tally.nonfinite_differ else tally.rms(tally.dd)), tally.rms(tally.aa)
@@ -67,11 +68,20 @@ def ratio(difference: float, scale: float) -> float:
     return difference / scale if scale > 0 else math.inf
 
 
-def measure(a: Any, b: Any, limit: float = 0.0) -> Metrics:
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """An element agrees when |B − A| ≤ absolute + relative · |A| + of_rms · RMS(A)."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    of_rms: float = 0.0
+
+
+def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
     """Compare two values.
 
     a, b: arrays of one shape, or lists or dicts of them; dtypes may differ.
-    limit: error that counts as rounding, for ``outside``.
+    tolerance: decides which elements count as ``outside``.
 
     Raises MismatchError when there is nothing to hold side by side.
     """
@@ -80,7 +90,7 @@ def measure(a: Any, b: Any, limit: float = 0.0) -> Metrics:
     if texts:
         return _measure_texts(texts)
     scale = _rms_of([x for x, _ in found])
-    tally = _Tally(scale, limit)
+    tally = _Tally(scale, tolerance)
     for x, y in found:
         tally.add(x, y)
     return tally.metrics()
@@ -114,9 +124,10 @@ def _flat(array: Array) -> Array:
 class _Tally:
     """Sums over all blocks seen so far."""
 
-    def __init__(self, scale: float, limit: float) -> None:
+    def __init__(self, scale: float, tolerance: Tolerance) -> None:
         self.scale = scale
-        self.threshold = limit * scale if math.isfinite(limit) else math.inf
+        self.relative = tolerance.relative
+        self.absolute = tolerance.absolute + tolerance.of_rms * scale
         self.eps = 0.0
         self.size = self.finite = self.outside = 0
         self.dd = self.aa = self.bb = self.ab = self.sum_abs = 0.0
@@ -187,13 +198,15 @@ class _Tally:
             return
         self.dd += float(d @ d)
         self.sum_abs += float(d.sum())
-        self.outside += int(np.count_nonzero(d > self.threshold))
         if largest > self.max_abs:
             self.max_abs = largest
             self.at_worst = (float(x[position]), float(y[position]))
             offset = start + (position if kept is None else int(kept[position]))
             self.worst = _index(offset, shape)
-        against = np.maximum(np.abs(x, out=x), self.scale, out=x)
+        magnitude = np.abs(x, out=x)
+        allowed = self.absolute + self.relative * magnitude if self.relative else self.absolute
+        self.outside += int(np.count_nonzero(d > allowed))
+        against = np.maximum(magnitude, self.scale, out=magnitude)
         if self.scale > 0:
             self.max_rel = max(self.max_rel, float((d / against).max()))
 

@@ -68,16 +68,15 @@ class OrtRunner:
         local = main.local(wanted)
         fixed = [*main.needed(wanted), *self._target.outputs]
         values: Values = {}
-        left = budget
+        cut = False
         for part in _parts(local, budget):
             values.update(main.run(feeds, [*part, *fixed]))
-            if left is not None:
-                left = (budget or 0) - nbytes(list(values.values()))
-                if left <= 0:
-                    break
+            cut = budget is not None and nbytes(values) >= budget
+            if cut:
+                break
         nested = Nested(wanted)
         nested.descend(main, {**feeds, **values})
-        return Run({**values, **nested.found}, main.timings(), nested.unreachable)
+        return Run({**values, **nested.found}, main.timings(), nested.unreachable, cut)
 
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced."""

@@ -64,9 +64,9 @@ class Metrics:
     """B against A, element by element. Floats are computed in float64; NaN or Inf in the same places agree.
 
     size: elements compared (over all occurrences).
-    outside: share of elements further apart than the layer's limit times the RMS of A, 0..1.
+    outside: share of elements further apart than the tolerance in force, 0..1.
     max_abs, mean_abs, rms: of |B − A| over elements finite on both sides.
-    max_rel: largest |B − A| ÷ |A|, where A is not below the tensor's own rounding.
+    max_rel: largest |B − A| ÷ max(|A|, RMS(A)): near zero the tensor's scale counts.
     error: RMS(B − A) ÷ RMS(A); inf when A is all zero and B is not, or when NaN or Inf disagree.
     cosine, snr_db, ulp: None where they have no meaning (integers, strings, all zero).
     worst: index of the largest |B − A|; a_worst, b_worst: the two values there.
@@ -110,7 +110,7 @@ class Layer:
     value's name when the node has none. scope: "" in the main graph, else the path of the subgraph.
     occurrences: how often the value was computed (loop iterations); the metrics cover all of them.
     error, limit: B against A as run. own_error, own_limit: B on A's inputs; None when not measured.
-    inherited_error: what A computes on B's inputs against A; None when not measured.
+    inherited_error: B as run against B on A's inputs, over RMS(A); None when not measured.
     truth_a, truth_b: distance of each side from float64 on A's inputs; None when not measured.
     time_a, time_b: seconds; None when the runner does not tell.
     inputs: indices of the layers that feed this one.

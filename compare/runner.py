@@ -18,7 +18,8 @@ Values = dict[str, Any]
 class Run:
     """What a runner found.
 
-    values: outputs and taps. With a budget, taps past it are missing and are asked for again.
+    values: outputs and taps. cut: the budget was used up, so taps past the last one present are missing and
+        are asked for again.
     timings: seconds by tap name of a node's first output, where the runner can tell.
     unreachable: reason by scope, for subgraphs the runner could not look into.
     """
@@ -26,6 +27,7 @@ class Run:
     values: Values
     timings: dict[str, float] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)
+    cut: bool = False
 
 
 class Runner(Protocol):

@@ -1,5 +1,6 @@
 """A model under comparison: its graph with functions inlined, and every value that can be tapped."""
 
+import graphlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,6 +67,12 @@ class Target:
         return dict(_constants(self.proto.graph, MAIN))
 
     @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs that have no initializer."""
+        initializers = {tensor.name for tensor in self.proto.graph.initializer}
+        return [value.name for value in self.proto.graph.input if value.name not in initializers]
+
+    @property
     def outputs(self) -> list[str]:
         """Names of the model's outputs."""
         return [output.name for output in self.proto.graph.output]
@@ -88,6 +95,22 @@ def bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
         yield from ((a.name, a.g) for a in node.attribute if a.name in wanted)
 
 
+def ordered(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Return the nodes so that each stands after those it reads; the file's order where that holds."""
+    nodes = list(graph.node)
+    maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    needs = [[maker[n] for n in _reads(node) if n in maker] for node in nodes]
+    if all(need < i for i, row in enumerate(needs) for need in row):
+        return nodes
+    order = graphlib.TopologicalSorter(dict(enumerate(needs)))
+    return [nodes[i] for i in order.static_order()]
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    inner = [n for a in node.attribute for g in [a.g, *a.graphs] if g.node or g.output for n in captures(g)]
+    return [name for name in [*node.input, *inner] if name]
+
+
 def captures(graph: onnx.GraphProto) -> list[str]:
     """Return the names that a graph reads from its surroundings, in order of first use."""
     own = {v.name for v in graph.input} | {t.name for t in graph.initializer}
@@ -106,7 +129,7 @@ def captures(graph: onnx.GraphProto) -> list[str]:
 def _walk(graph: onnx.GraphProto, scope: str, outer: Mapping[str, str], outputs: set[str]) -> Iterator[Point]:
     names = dict(outer)
     names.update((name, qualified(scope, name)) for name in _defined(graph))
-    for node in graph.node:
+    for node in ordered(graph):
         if is_constant(node):
             continue
         inner_names: list[str] = []

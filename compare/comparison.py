@@ -1,0 +1,325 @@
+"""The whole way from two models to a Comparison, in order."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from graphdoc.compare.environment import environment, memory_available
+from graphdoc.compare.examine import Scene, examine, measure_noise
+from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
+from graphdoc.compare.hashing import hash_value
+from graphdoc.compare.inputs import Inputs
+from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
+from graphdoc.compare.metrics import MismatchError, Tolerance, distance, ratio
+from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
+from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
+from graphdoc.compare.target import Point, Target
+from graphdoc.compare.wording import Case, verdict
+from graphdoc.engine.errors import NothingComparedError, RunnerError
+
+LATENCY_SECONDS = 0.3
+"""Time spent on whole untapped runs of each side."""
+
+LATENCY_RUNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compare.
+
+    ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
+    user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
+    memory: bytes for tapped values, None for a quarter of what is free. latency: time whole runs too.
+    """
+
+    ref: str = "ort"
+    test: str = "engine"
+    taps: tuple[str, ...] = ("all",)
+    rtol: float | None = None
+    atol: float | None = None
+    threads: int = 0
+    memory: int | None = None
+    latency: bool = True
+    command: str = ""
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """The user's tolerance, None when neither part is given."""
+        if self.rtol is None and self.atol is None:
+            return None
+        return Tolerance(relative=self.rtol or 0.0, absolute=self.atol or 0.0)
+
+    @property
+    def given_limit(self) -> Limit | None:
+        """The same, as reports show it."""
+        used = self.tolerance
+        if used is None:
+            return None
+        reason = f"given: rtol {used.relative:g}, atol {used.absolute:g}, element by element"
+        return Limit(value=used.relative, reason=reason)
+
+
+@dataclass(slots=True)
+class _Timed:
+    """Outputs of an untapped run and how long such runs take."""
+
+    outputs: Values
+    latency: Latency | None = None
+    gap: float | None = field(default=None)
+
+
+def compare(
+    ref: Target, test: Target, inputs: Inputs, options: Options, progress: Progress | None = None
+) -> Comparison:
+    """Compare two targets (the same one twice for two runners) on one set of inputs.
+
+    Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
+    """
+    settings = RunnerOptions(options.threads, inputs.seed or 0)
+    points = choose(ref, test, options.taps)
+    with (
+        open_runner(options.ref, ref, settings, "--ref") as a,
+        open_runner(options.test, test, settings, "--test") as b,
+    ):
+        feeds = (inputs.feeds, _renamed_feeds(inputs.feeds, ref, test))
+        measured = _measure(a, b, feeds, points, ref, options, progress)
+        whole = [_untouched(r, f, options) for r, f in ((a, feeds[0]), (b, feeds[1]))]
+        whole[0].gap, whole[1].gap = _gap(whole[0], measured.outputs_a), _gap(whole[1], measured.outputs_b)
+        scene = Scene(a, b, feeds[0], feeds[1], ref, _budget(options))
+        judged, evidence = _judge(scene, measured.findings, options)
+        sides = (_side("A", ref, a, whole[0]), _side("B", test, b, whole[1]))
+    return _result(measured.findings, judged, evidence, sides, inputs, options, _unpaired(ref, test, points))
+
+
+def choose(ref: Target, test: Target, taps: Sequence[str]) -> list[Point]:
+    """Return the points of ``ref`` that are compared: those that ``test`` has too and ``taps`` wants.
+
+    The models' outputs are always among them. Raises NothingComparedError when there are none.
+    """
+    shared = {point.key for point in test.points} if test is not ref else None
+    points = [p for p in ref.points if shared is None or p.key in shared]
+    wanted = [p for p in points if p.is_output or _matches(p, taps)]
+    matched = [p for p in points if _matches(p, taps)]
+    if not wanted or not (matched or "outputs" in taps):
+        raise NothingComparedError(
+            "nothing was compared: no tapped value exists on both sides",
+            where=f"--taps {' '.join(taps)} matches {len(matched)} of {len(points)} values",
+            next_step=f"graphdoc inspect {ref.source.name} --layers",
+        )
+    return wanted
+
+
+def _matches(point: Point, taps: Iterable[str]) -> bool:
+    return any(
+        tap == "all" or fnmatchcase(point.key, tap) or fnmatchcase(point.node, tap)
+        for tap in taps
+        if tap != "outputs"
+    )
+
+
+def _unpaired(ref: Target, test: Target, points: Sequence[Point]) -> list[Skip]:
+    """Return the values that only one of two different models has."""
+    if test is ref:
+        return []
+    in_a, in_b = {p.key for p in ref.points}, {p.key for p in test.points}
+    only_a = [
+        Skip(value=p.key, reason="only A has a value of this name") for p in ref.points if p.key not in in_b
+    ]
+    only_b = [
+        Skip(value=p.key, reason="only B has a value of this name") for p in test.points if p.key not in in_a
+    ]
+    return only_a + only_b
+
+
+def _renamed_feeds(feeds: Mapping[str, Any], ref: Target, test: Target) -> Mapping[str, Any]:
+    """Return the feeds under B's input names, by position where the names differ."""
+    if test is ref:
+        return feeds
+    names_a, names_b = ref.inputs, test.inputs
+    if set(names_b) <= set(feeds) or len(names_a) != len(names_b):
+        return feeds
+    return {b: feeds[a] for a, b in zip(names_a, names_b, strict=True) if a in feeds}
+
+
+def _budget(options: Options) -> int:
+    return options.memory or min(4 << 30, memory_available() // 8)
+
+
+def _measure(
+    a: Runner,
+    b: Runner,
+    feeds: tuple[Mapping[str, Any], Mapping[str, Any]],
+    points: Sequence[Point],
+    ref: Target,
+    options: Options,
+    progress: Progress | None,
+) -> Measured:
+    shapes = dict(ref.constants)
+    shapes.update((n, v.shape) for n, v in feeds[0].items() if isinstance(v, np.ndarray))
+    return measure_all(
+        a,
+        b,
+        feeds,
+        points,
+        ref.outputs,
+        shapes,
+        budget=_budget(options),
+        tolerance=options.tolerance,
+        progress=progress,
+    )
+
+
+def _untouched(runner: Runner, feeds: Mapping[str, Any], options: Options) -> _Timed:
+    """Run the untapped model: once for its outputs, and while time lasts for its latency."""
+    started = time.perf_counter()
+    outputs = runner.untouched(feeds)
+    first = time.perf_counter() - started
+    if not options.latency or first > LATENCY_SECONDS:
+        return _Timed(outputs)
+    seconds: list[float] = []
+    while len(seconds) < LATENCY_RUNS and (len(seconds) < 3 or sum(seconds) < LATENCY_SECONDS):
+        started = time.perf_counter()
+        runner.untouched(feeds)
+        seconds.append(time.perf_counter() - started)
+    low, median, high = np.quantile(seconds, [0.05, 0.5, 0.95])
+    return _Timed(outputs, Latency(median=float(median), low=float(low), high=float(high), runs=len(seconds)))
+
+
+def _gap(untouched: _Timed, tapped: Values) -> float | None:
+    """Return the largest error between outputs with and without taps."""
+    gaps = [_error(value, tapped[name]) for name, value in untouched.outputs.items() if name in tapped]
+    known = [gap for gap in gaps if gap is not None]
+    return max(known, default=None)
+
+
+def _error(left: Any, right: Any) -> float | None:
+    try:
+        return ratio(*distance(left, right)) if _numeric(left) else None
+    except MismatchError:
+        return math.inf
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype != object
+
+
+def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple[list[Judgement], Evidence]:
+    """Judge; where something looks wrong, look closer and judge again."""
+    evidence, given = Evidence(), options.given_limit
+    judged = judge(findings, evidence, given)
+    steps: tuple[Callable[..., None], ...] = (examine,) if given else (examine, measure_noise)
+    for step in steps:
+        if suspects(findings, judged):
+            step(scene, findings, judged, evidence)
+            judged = judge(findings, evidence, given)
+    return judged, evidence
+
+
+def _side(label: str, target: Target, runner: Runner, whole: _Timed) -> Side:
+    source = target.source
+    return Side(
+        label=label,
+        model=source.name,
+        size=source.size,
+        sha256=source.sha256,
+        runner=runner.name,
+        version=runner.version,
+        settings=runner.settings,
+        latency=whole.latency,
+        tap_gap=whole.gap,
+        fallbacks=runner.fallbacks,
+    )
+
+
+def _result(
+    findings: Sequence[Finding],
+    judged: Sequence[Judgement],
+    evidence: Evidence,
+    sides: tuple[Side, Side],
+    inputs: Inputs,
+    options: Options,
+    unpaired: list[Skip],
+) -> Comparison:
+    rows = [(f, j) for f, j in zip(findings, judged, strict=True) if not f.absent]
+    skipped = [Skip(value=f.point.key, reason=f.absent) for f in findings if f.absent] + unpaired
+    index = {f.point.key: i for i, (f, _) in enumerate(rows)}
+    layers = tuple(_layer(f, j, index, evidence) for f, j in rows)
+    command = options.command or f"graphdoc compare {sides[0].model}"
+    case = Case(layers, sides[0], sides[1], skipped, len(inputs.feeds), inputs.seed, command, sides[0].model)
+    return Comparison(
+        verdict=verdict(case),
+        layers=layers,
+        a=sides[0],
+        b=sides[1],
+        inputs=tuple(_input(name, value, inputs) for name, value in inputs.feeds.items()),
+        skipped=tuple(skipped),
+        seed=inputs.seed,
+        command=command,
+        environment=environment(),
+        remarks=tuple(evidence.remarks),
+    )
+
+
+def _layer(finding: Finding, judged: Judgement, index: Mapping[str, int], evidence: Evidence) -> Layer:
+    point = finding.point
+    truth_a, truth_b = evidence.truth.get(point.key, (None, None))
+    dtype = finding.dtype if finding.dtype in ("", finding.dtype_b) else f"{finding.dtype}/{finding.dtype_b}"
+    notes = [judged.note, *finding.notes]
+    if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:
+        notes.append(f"A is {finding.dtype}, B {finding.dtype_b}")
+    return Layer(
+        index=index[point.key],
+        value=point.key,
+        node=point.node,
+        op=point.op,
+        domain=point.domain,
+        scope=point.scope,
+        dtype=dtype,
+        shape=finding.shape,
+        status=judged.status,
+        is_output=point.is_output,
+        occurrences=finding.occurrences,
+        error=finding.metrics.error if finding.metrics else (math.inf if finding.mismatch else None),
+        limit=judged.limit,
+        own_error=finding.own,
+        own_limit=judged.own_limit,
+        inherited_error=finding.inherited,
+        metrics=finding.metrics,
+        truth_a=truth_a,
+        truth_b=truth_b,
+        time_a=finding.time_a,
+        time_b=finding.time_b,
+        inputs=tuple(sorted({index[name] for name in point.inputs if name in index})),
+        note="; ".join(note for note in notes if note),
+    )
+
+
+def _input(name: str, value: Any, inputs: Inputs) -> InputInfo:
+    array = value if isinstance(value, np.ndarray) else None
+    return InputInfo(
+        name=name,
+        dtype="string"
+        if array is not None and array.dtype == object
+        else getattr(value, "dtype", np.dtype("V")).name,
+        shape=tuple(array.shape) if array is not None else (),
+        sha256=hash_value(value),
+        source=inputs.sources.get(name, ""),
+    )
+
+
+def require_layers(comparison: Comparison) -> None:
+    """Raise when nothing at all was compared: an empty comparison is a failure, not an agreement."""
+    if not comparison.layers:
+        raise NothingComparedError(
+            "nothing was compared: A and B share no value",
+            where=comparison.skipped[0].reason if comparison.skipped else None,
+            next_step=f"graphdoc inspect {comparison.a.model} --layers",
+        )
+
+
+__all__ = ["Options", "RunnerError", "choose", "compare", "require_layers"]

@@ -1,0 +1,87 @@
+"""What a result was made on: CPU, Python and library versions. No time, no path, no host name."""
+
+import platform
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = (
+    "onnx",
+    "onnx-ir",
+    "onnxruntime",
+    "numpy",
+    "ml_dtypes",
+    "llvmlite",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
+
+_FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512_bf16": "bf16",
+    "amx_tile": "AMX",
+    "asimd": "NEON",
+    "asimdhp": "fp16",
+}
+"""Linux's names of CPU features → how people call them."""
+
+
+def package_version(name: str) -> str | None:
+    """Return the installed version of a distribution, or None."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def cpu() -> str:
+    """Return the CPU in words: model, usable cores, vector features."""
+    text = _cpuinfo()
+    model = _field(text, "model name") or platform.processor() or platform.machine()
+    flags = set((_field(text, "flags") or _field(text, "Features") or "").split())
+    words = [word for flag, word in _FEATURES.items() if flag in flags]
+    cores = _cores()
+    return ", ".join([model, f"{cores} core" + ("" if cores == 1 else "s"), *words])
+
+
+def _cpuinfo() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def _field(text: str, name: str) -> str | None:
+    found = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def memory_available() -> int:
+    """Return bytes of memory that can be used now; 4 GiB where the system does not tell."""
+    path = Path("/proc/meminfo")
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 4 << 30
+
+
+def environment() -> dict[str, str]:
+    """Return name → text for a report's provenance."""
+    from graphdoc import __version__
+
+    versions = {name: package_version(name) for name in PACKAGES}
+    return {
+        "machine": f"{platform.machine()}, {cpu()}",
+        "python": platform.python_version(),
+        "graphdoc": __version__,
+        **{name: text for name, text in versions.items() if text},
+    }

@@ -1,0 +1,178 @@
+"""A closer look at the layers that look wrong: float64, conditioning, ties, and the noise of rounding."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphdoc.compare.findings import Finding
+from graphdoc.compare.judge import Evidence, Judgement
+from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
+from graphdoc.compare.result import Limit, Status
+from graphdoc.compare.runner import Runner, Values
+from graphdoc.compare.target import Target
+from graphdoc.engine.errors import RunnerError
+from graphdoc.engine.interpreter import Interpreter, Watch
+from graphdoc.engine.scope import Occurrences
+
+MOST = 64
+"""Suspects looked at closely, in topological order: the first ones decide the verdict."""
+
+SEEDS = (1, 2)
+CONDITION_MARGIN = 6.0
+PICKS = {"ArgMax": 0, "ArgMin": 0, "TopK": 0}
+"""Operators that pick indices, and the input they pick from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What an examination needs: both runners on their feeds, and the model of A."""
+
+    a: Runner
+    b: Runner
+    feeds_a: Mapping[str, Any]
+    feeds_b: Mapping[str, Any]
+    target: Target
+    budget: int
+
+
+def examine(
+    scene: Scene, findings: Sequence[Finding], judged: Sequence[Judgement], evidence: Evidence
+) -> None:
+    """Add to the evidence what tells faults from ill-conditioned layers, ties and rounding."""
+    look = [f for f, j in zip(findings, judged, strict=True) if _worth(f, j)][:MOST]
+    if not look:
+        return
+    try:
+        _look(scene, look, evidence)
+    except RunnerError as error:
+        evidence.remarks.append(f"suspects were not checked against float64: {error.cause}")
+
+
+def _worth(finding: Finding, judgement: Judgement) -> bool:
+    picks = finding.point.op in PICKS and judgement.status is Status.INHERITED
+    return judgement.status in (Status.OWN, Status.NAN) or picks
+
+
+def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
+    keys = [f.point.key for f in look]
+    wanted = dict.fromkeys([*keys, *(name for f in look for name in f.point.inputs)])
+    values_a = scene.a.run(scene.feeds_a, list(wanted)).values
+    own_b = scene.b.forced(scene.feeds_b, values_a, keys).values
+    run_b = scene.b.run(scene.feeds_b, keys).values
+    truth = Interpreter(scene.target.model, truth=True)
+    exact = _forced(truth, scene.feeds_a, values_a, keys)
+    moved = [_forced(truth, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
+    for finding in look:
+        key = finding.point.key
+        if key in exact and key in values_a:
+            _compare_to_truth(finding, exact[key], values_a[key], own_b.get(key), moved, evidence)
+        if finding.point.op in PICKS and key in values_a and key in run_b:
+            _check_ties(finding, values_a, run_b[key], evidence)
+
+
+def _forced(truth: Interpreter, feeds: Mapping[str, Any], given: Values, keys: Collection[str]) -> Values:
+    wanted = frozenset(keys)
+    found = truth.run(feeds, watch=Watch(taps=wanted, given=given, only=wanted))
+    return {key: value for key, value in found.items() if key in wanted}
+
+
+def _perturbed(values: Values, seed: int) -> Values:
+    rng = np.random.default_rng(seed)
+    return {key: _moved(value, rng) for key, value in values.items()}
+
+
+def _moved(value: Any, rng: np.random.Generator) -> Any:
+    if isinstance(value, list):
+        return type(value)(_moved(item, rng) for item in value)
+    if not isinstance(value, np.ndarray) or not epsilon(value.dtype):
+        return value
+    wide = value.astype(np.float64)
+    return wide * (1 + 0.5 * epsilon(value.dtype) * rng.standard_normal(value.shape))
+
+
+def _compare_to_truth(
+    finding: Finding, exact: Any, a: Any, b: Any, moved: Sequence[Values], evidence: Evidence
+) -> None:
+    key = finding.point.key
+    try:
+        to_b = float("inf") if b is None else ratio(*distance(exact, b))
+        evidence.truth[key] = (ratio(*distance(exact, a)), to_b)
+        spread = max(ratio(*distance(exact, other[key])) for other in moved if key in other)
+    except MismatchError:
+        return
+    if CONDITION_MARGIN * spread > finding.own_limit.value:
+        reason = f"measured: rounding of its inputs alone moves this layer by {spread:.1e}"
+        evidence.own_limits[key] = Limit(value=CONDITION_MARGIN * spread, reason=reason)
+
+
+def _check_ties(finding: Finding, values_a: Values, picked_b: Any, evidence: Evidence) -> None:
+    """Note a pick of another index whose value equals the reference's within rounding."""
+    source = values_a.get(finding.point.inputs[PICKS[finding.point.op]])
+    picked_a = values_a[finding.point.key]
+    if not isinstance(source, np.ndarray) or isinstance(picked_a, Occurrences):
+        return
+    try:
+        (index_a, index_b), *_ = pairs(picked_a, picked_b)
+    except MismatchError:
+        return
+    differ = index_a != index_b
+    axis = _picking_axis(source.shape, index_a.shape)
+    if axis is None or index_a.dtype.kind not in "iu":
+        return
+    shape = index_a if index_a.ndim == source.ndim else np.expand_dims(index_a, axis)
+    other = index_b if index_b.ndim == source.ndim else np.expand_dims(index_b, axis)
+    gap = np.abs(np.take_along_axis(source, shape, axis) - np.take_along_axis(source, other, axis))
+    scale = float(np.abs(source.astype(np.float64)).max(initial=0.0))
+    if float(gap.max(initial=0.0)) <= 16 * epsilon(source.dtype) * scale:
+        evidence.ties[finding.point.key] = int(np.count_nonzero(differ))
+
+
+def _picking_axis(source: tuple[int, ...], index: tuple[int, ...]) -> int | None:
+    """Return the axis along which ``index`` picks from ``source``; None when it is not plain."""
+    if len(source) == len(index):
+        differ = [i for i, (s, k) in enumerate(zip(source, index, strict=True)) if s != k]
+        return differ[0] if len(differ) == 1 else (len(source) - 1 if not differ else None)
+    for axis in range(len(source)):
+        if source[:axis] + source[axis + 1 :] == index:
+            return axis
+    return None
+
+
+def measure_noise(
+    scene: Scene, findings: Sequence[Finding], judged: Sequence[Judgement], evidence: Evidence
+) -> None:
+    """Run the engine with every layer's rounding replaced by chance; note how far values move.
+
+    Done only when values differ by more than the own errors before them explain by simple addition: a
+    layer that magnifies its input's error does the same to this noise.
+    """
+    wanted = {f.point.key: f for f, j in zip(findings, judged, strict=True) if j.status is Status.INHERITED}
+    if not wanted:
+        return
+    size = {f.point.key: _rounding(f, j) for f, j in zip(findings, judged, strict=True)}
+    try:
+        interpreter = Interpreter(scene.target.model)
+        clean = interpreter.run(scene.feeds_a, watch=Watch(taps=frozenset(wanted), budget=scene.budget))
+        for seed in SEEDS:
+            watch = Watch(taps=frozenset(wanted), budget=scene.budget, noise=size, seed=seed)
+            noisy = interpreter.run(scene.feeds_a, watch=watch)
+            for key in wanted.keys() & clean.keys() & noisy.keys():
+                evidence.noise[key] = max(evidence.noise.get(key, 0.0), _apart(clean[key], noisy[key]))
+    except RunnerError as error:
+        evidence.remarks.append(f"the noise of rounding was not measured: {error.cause}")
+
+
+def _rounding(finding: Finding, judgement: Judgement) -> float:
+    """Return the relative size of a layer's rounding: its measured own error, within its limit."""
+    floor = 0.5 * epsilon(finding.dtype) if finding.dtype not in ("", "object") else 0.0
+    own = finding.own if finding.own is not None else 0.0
+    return max(floor, min(own, judgement.own_limit.value))
+
+
+def _apart(clean: Any, noisy: Any) -> float:
+    try:
+        return ratio(*distance(clean, noisy))
+    except MismatchError:
+        return float("inf")

@@ -1,0 +1,211 @@
+"""Runs both sides, group by group of taps, and measures every layer; keeps figures, lets values go."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphdoc.compare.limits import own_limit
+from graphdoc.compare.metrics import MismatchError, Tolerance, distance, epsilon, measure, ratio
+from graphdoc.compare.result import Limit, Metrics
+from graphdoc.compare.runner import Run, Runner, Values
+from graphdoc.compare.target import Point
+from graphdoc.engine.scope import Occurrences
+
+EXACT = Limit(value=0.0, reason="results are exact")
+
+Progress = Callable[[int, int], None]
+"""Called with layers done and layers in all."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """What was measured of one layer.
+
+    metrics: B against A as run; None with ``mismatch`` (why they cannot be held side by side) or ``absent``
+    (why there is no value). own, own_metrics: B on A's inputs against A. inherited: B as run against B on
+    A's inputs.
+    """
+
+    point: Point
+    dtype: str = ""
+    dtype_b: str = ""
+    shape: tuple[int, ...] | None = None
+    occurrences: int = 1
+    metrics: Metrics | None = None
+    own: float | None = None
+    own_outside: bool = False
+    inherited: float | None = None
+    own_limit: Limit = EXACT
+    mismatch: str = ""
+    absent: str = ""
+    time_a: float | None = None
+    time_b: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Measured:
+    """All findings, and the outputs of both sides as tapped."""
+
+    findings: list[Finding]
+    outputs_a: Values
+    outputs_b: Values
+    shapes: dict[str, tuple[int, ...]]
+
+
+def measure_all(
+    a: Runner,
+    b: Runner,
+    feeds: tuple[Mapping[str, Any], Mapping[str, Any]],
+    points: Sequence[Point],
+    outputs: Collection[str],
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    budget: int,
+    tolerance: Tolerance | None,
+    own: bool = True,
+    progress: Progress | None = None,
+) -> Measured:
+    """Measure every point on both sides.
+
+    feeds: for A and for B. shapes: of inputs and constants; grows by every tapped value. budget: bytes of
+    tapped values held at a time and side. tolerance: the user's, if any. own: measure own errors too.
+    """
+    result = Measured([], {}, {}, shapes)
+    left = list(points)
+    while left:
+        group, run_a, run_b = _run_group(a, b, feeds, left, budget)
+        forced = _forced(b, feeds[1], run_a, run_b, group) if own else Run({})
+        for values, kept in ((run_a.values, result.outputs_a), (run_b.values, result.outputs_b)):
+            kept.update((name, values[name]) for name in outputs if name in values)
+        shapes.update((k, v.shape) for k, v in run_a.values.items() if isinstance(v, np.ndarray))
+        for point in group:
+            result.findings.append(_finding(point, run_a, run_b, forced, shapes, tolerance))
+        left = left[len(group) :]
+        if progress:
+            progress(len(result.findings), len(points))
+    return result
+
+
+def _run_group(
+    a: Runner,
+    b: Runner,
+    feeds: tuple[Mapping[str, Any], Mapping[str, Any]],
+    left: Sequence[Point],
+    budget: int,
+) -> tuple[list[Point], Run, Run]:
+    """Run B as far as its taps fit the budget, then A for the same taps; return the points covered."""
+    run_b = b.run(feeds[1], [point.key for point in left], budget=budget)
+    group = list(_covered(left, run_b))
+    keys = [point.key for point in group]
+    wanted = dict.fromkeys([*keys, *(name for point in group for name in point.inputs)])
+    return group, a.run(feeds[0], list(wanted)), run_b
+
+
+def _covered(left: Sequence[Point], run: Run) -> Sequence[Point]:
+    """Return the points that this run settles: all, or with a used-up budget those up to the last value."""
+    last = max((i for i, point in enumerate(left) if point.key in run.values), default=len(left) - 1)
+    return left[: last + 1] if run.cut else left
+
+
+def _forced(b: Runner, feeds: Mapping[str, Any], run_a: Run, run_b: Run, group: Sequence[Point]) -> Run:
+    """Run B's layers on A's values, these in the dtypes that B's layers take."""
+    given = {key: _as_dtype(value, run_b.values.get(key)) for key, value in run_a.values.items()}
+    return b.forced(feeds, given, [point.key for point in group if point.key in given])
+
+
+def _as_dtype(value: Any, pattern: Any) -> Any:
+    if isinstance(value, list) and isinstance(pattern, list):
+        return type(value)(
+            _as_dtype(v, pattern[min(i, len(pattern) - 1)]) for i, v in enumerate(value) if pattern
+        )
+    if (
+        not isinstance(value, np.ndarray)
+        or not isinstance(pattern, np.ndarray)
+        or value.dtype == pattern.dtype
+    ):
+        return value
+    both_float = epsilon(value.dtype) and epsilon(pattern.dtype)
+    with np.errstate(all="ignore"):
+        return value.astype(pattern.dtype) if both_float else value
+
+
+def _finding(
+    point: Point,
+    run_a: Run,
+    run_b: Run,
+    forced: Run,
+    shapes: Mapping[str, tuple[int, ...]],
+    tolerance: Tolerance | None,
+) -> Finding:
+    finding = Finding(point)
+    finding.time_a, finding.time_b = run_a.timings.get(point.key), run_b.timings.get(point.key)
+    finding.absent = _absence(point, run_a, "A") or _absence(point, run_b, "B")
+    if finding.absent:
+        return finding
+    left, right = run_a.values[point.key], run_b.values[point.key]
+    finding.dtype, finding.shape = _kind(left)
+    finding.dtype_b, _ = _kind(right)
+    finding.occurrences = len(left) if isinstance(left, Occurrences) else 1
+    limit = _limit(finding, shapes, 1.0)
+    used = tolerance or Tolerance(of_rms=limit.value)
+    try:
+        finding.metrics = measure(left, right, used)
+    except MismatchError as error:
+        finding.mismatch = str(error)
+    finding.own_limit = _limit(finding, shapes, finding.metrics.rms_a if finding.metrics else 0.0)
+    if point.key in forced.values:
+        _measure_own(finding, left, right, forced.values[point.key], tolerance)
+    return finding
+
+
+def _limit(finding: Finding, shapes: Mapping[str, tuple[int, ...]], rms_a: float) -> Limit:
+    point = finding.point
+    inputs = [shapes.get(name) for name in point.inputs]
+    dtype = finding.dtype_b if _coarser(finding.dtype_b, finding.dtype) else finding.dtype
+    return own_limit(point.op, dtype, inputs, finding.shape, rms_a)
+
+
+def _measure_own(finding: Finding, left: Any, right: Any, forced: Any, tolerance: Tolerance | None) -> None:
+    try:
+        if tolerance is not None or finding.dtype == "object":
+            own = measure(left, forced, tolerance or Tolerance())
+            finding.own, finding.own_outside = own.error, own.outside > 0
+        else:
+            finding.own = ratio(*distance(left, forced))
+    except MismatchError as error:
+        finding.own, finding.own_outside, finding.mismatch = math.inf, True, str(error)
+        return
+    if finding.metrics is None or finding.dtype == "object":
+        return
+    if finding.own == 0:
+        finding.inherited = finding.metrics.error
+    else:
+        finding.inherited = ratio(distance(forced, right)[0], finding.metrics.rms_a)
+
+
+def _coarser(dtype: str, other: str) -> bool:
+    return all(d not in ("", "object") for d in (dtype, other)) and epsilon(dtype) > epsilon(other)
+
+
+def _absence(point: Point, run: Run, side: str) -> str:
+    if point.key in run.values:
+        return ""
+    for scope, reason in run.unreachable.items():
+        if point.scope.startswith(scope):
+            return f"{side}: {reason}"
+    return (
+        f"{side} did not compute it: its branch was not taken" if point.scope else f"{side} has no such value"
+    )
+
+
+def _kind(value: Any) -> tuple[str, tuple[int, ...] | None]:
+    """Return the dtype's name and the shape of a value; of the first element for lists."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, np.ndarray):
+        return value.dtype.name, tuple(value.shape)
+    return "", None

@@ -1,0 +1,145 @@
+"""Findings → statuses: which layer is wrong by itself, which only carries on, what is mere rounding.
+
+A layer's own error is held against its own limit, so that no layer is blamed for what it was handed. Its
+total error is held against what the measured own errors before it add up to, or, where that is exceeded,
+against a measured noise floor (examine.py).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphdoc.compare.findings import Finding
+from graphdoc.compare.limits import total_limit
+from graphdoc.compare.result import Limit, Status
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+"""Operators whose results do not follow from their inputs (Dropout counts only in training mode)."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What closer examination of suspects brought to light, by tap name.
+
+    own_limits: limits widened by measured conditioning. noise: error of the value when every layer rounds
+    differently. truth: distances of A and of B from float64. ties: how often another index among equal
+    values was picked. ran_noise: whether noise was measured at all.
+    """
+
+    own_limits: dict[str, Limit] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
+    truth: dict[str, tuple[float, float]] = field(default_factory=dict)
+    ties: dict[str, int] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """The outcome for one finding. reach: the own errors on the way to it, added as independent ones."""
+
+    status: Status
+    own_limit: Limit
+    limit: Limit
+    reach: float = 0.0
+    noise: float = 0.0
+    unreliable: str = ""
+    note: str = ""
+
+
+NOISE_MARGIN = 6.0
+"""Total error may be this many times the measured noise: a handful of runs underestimate its spread."""
+
+
+def judge(findings: Sequence[Finding], evidence: Evidence, given: Limit | None = None) -> list[Judgement]:
+    """Judge all findings in topological order. given: the user's tolerance, which replaces ours."""
+    verdicts: dict[str, Judgement] = {}
+    for finding in findings:
+        before = [verdicts[name] for name in finding.point.inputs if name in verdicts]
+        verdicts[finding.point.key] = _judge(finding, before, evidence, given)
+    return list(verdicts.values())
+
+
+def _judge(
+    finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None
+) -> Judgement:
+    own_limit = given or evidence.own_limits.get(finding.point.key, finding.own_limit)
+    reach = _reach(finding, before, own_limit)
+    noise = evidence.noise.get(finding.point.key, max((b.noise for b in before), default=0.0))
+    limit = given or _limit(own_limit, reach, noise)
+    unreliable = _unreliable(finding, before, evidence)
+    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, unreliable)
+    result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
+    return result
+
+
+def _reach(finding: Finding, before: Iterable[Judgement], limit: Limit) -> float:
+    """Return the rounding on the way to a value; an error past its limit is a fault, not rounding."""
+    own = finding.own if finding.own is not None else limit.value
+    own = min(own, limit.value) if math.isfinite(own) else limit.value
+    return math.hypot(own, max((b.reach for b in before), default=0.0))
+
+
+def _limit(own: Limit, reach: float, noise: float) -> Limit:
+    limit = total_limit(own, reach)
+    if NOISE_MARGIN * noise <= limit.value:
+        return limit
+    reason = f"{NOISE_MARGIN:.0f} × measured noise: other rounding in every layer moves it by {noise:.1e}"
+    return Limit(value=NOISE_MARGIN * noise, reason=reason)
+
+
+def _unreliable(finding: Finding, before: Iterable[Judgement], evidence: Evidence) -> str:
+    """Return the layer that makes this value a matter of chance: a random operator, or a tie."""
+    if finding.point.op in RANDOM or finding.point.key in evidence.ties:
+        return finding.point.key
+    return next((b.unreliable for b in before if b.unreliable), "")
+
+
+def _status(
+    finding: Finding, so_far: Judgement, before: Sequence[Judgement], evidence: Evidence, *, user: bool
+) -> tuple[Status, str]:
+    if finding.absent:
+        return Status.SKIPPED, finding.absent
+    if finding.point.op in RANDOM:
+        return Status.REMARK, "random: only shape and dtype were compared"
+    if finding.point.key in evidence.ties:
+        return Status.REMARK, f"ties: another index among equal values, {evidence.ties[finding.point.key]} ×"
+    if _own_fault(finding, so_far.own_limit, user=user):
+        return _blame(finding)
+    if not _differs(finding, so_far.limit, user=user):
+        return Status.AGREES, ""
+    if so_far.unreliable:
+        return Status.REMARK, f"depends on {so_far.unreliable}"
+    if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
+        return Status.OWN, finding.mismatch or "its inputs agree"
+    return Status.INHERITED, finding.mismatch
+
+
+def _own_fault(finding: Finding, limit: Limit, *, user: bool) -> bool:
+    if finding.own is None:
+        return False
+    return finding.own_outside if user else finding.own > limit.value
+
+
+def _differs(finding: Finding, limit: Limit, *, user: bool) -> bool:
+    if finding.metrics is None:
+        return True
+    return finding.metrics.outside > 0 if user else finding.metrics.error > limit.value
+
+
+def _blame(finding: Finding) -> tuple[Status, str]:
+    metrics = finding.metrics
+    if metrics is not None and metrics.nonfinite_differ and finding.own == math.inf:
+        return Status.NAN, ""
+    return Status.OWN, finding.mismatch
+
+
+def is_wrong(status: Status) -> bool:
+    """Whether a status counts as a difference."""
+    return status in (Status.OWN, Status.INHERITED, Status.NAN)
+
+
+def suspects(findings: Sequence[Finding], judged: Sequence[Judgement]) -> Mapping[str, Finding]:
+    """Return the findings that look wrong, by tap name."""
+    return {f.point.key: f for f, j in zip(findings, judged, strict=True) if is_wrong(j.status)}

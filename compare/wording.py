@@ -1,0 +1,334 @@
+"""Layers → verdict: the class, the sentence, the facts and the next commands, worded once for every form."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphdoc.compare.judge import RANDOM
+from graphdoc.compare.numbers import group, number, times
+from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
+
+CLOSER = 3.0
+"""One side is called closer to float64 only if its distance is smaller by this factor."""
+
+HALF_MAX = 65504.0
+"""Largest finite float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the verdict is worded from.
+
+    commands: of this comparison without options for output, and of its two models, for the next steps.
+    """
+
+    layers: Sequence[Layer]
+    a: Side
+    b: Side
+    skipped: Sequence[Skip]
+    inputs: int
+    seed: int | None
+    command: str
+    model: str
+
+
+def verdict(case: Case) -> Verdict:
+    """Return the verdict; of several classes that fit, the first in Kind's order."""
+    kind, first = classify(case.layers)
+    sentence, facts = _FORMS[kind]
+    symbol, word, code = _HEADS[kind]
+    return Verdict(
+        kind=kind,
+        exit_code=code,
+        symbol=symbol,
+        word=word,
+        sentence=sentence(case, first),
+        facts=tuple(facts(case, first)),
+        next_steps=tuple(_next_steps(case, kind)),
+        first=first.index if first else None,
+    )
+
+
+def classify(layers: Sequence[Layer]) -> tuple[Kind, Layer | None]:
+    """Return the class and the layer it is about."""
+    if not any(layer.status is not Status.SKIPPED for layer in layers):
+        return Kind.NOTHING, None
+    wrong = next((x for x in layers if x.status in (Status.OWN, Status.NAN)), None)
+    inherited = next((x for x in layers if x.status is Status.INHERITED), None)
+    if wrong is not None:
+        outputs = [x for x in layers if x.is_output]
+        hidden = outputs and all(x.agrees for x in outputs)
+        return (Kind.REMARK if hidden else _fault(wrong)), wrong
+    if inherited is not None:
+        outputs = [x for x in layers if x.is_output]
+        if outputs and all(x.agrees for x in outputs):
+            return Kind.REMARK, inherited
+        return Kind.INHERITED, inherited
+    if random := next((x for x in layers if x.status is Status.REMARK and x.op in RANDOM), None):
+        return Kind.RANDOM, random
+    if tied := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("ties")), None):
+        return Kind.TIES, tied
+    return Kind.AGREES, None
+
+
+def _fault(layer: Layer) -> Kind:
+    if _overflowed(layer):
+        return Kind.OVERFLOW
+    if layer.status is Status.NAN:
+        return Kind.NAN
+    limit = layer.own_limit.value if layer.own_limit else 0.0
+    truth = (layer.truth_a, layer.truth_b)
+    if all(d is not None and d > limit for d in truth) and not closer(layer):
+        return Kind.ILL_CONDITIONED
+    return Kind.OWN
+
+
+def _overflowed(layer: Layer) -> bool:
+    """Whether B holds infinities in float16 where A holds larger finite numbers."""
+    m = layer.metrics
+    if m is None or m.inf_b <= m.inf_a or m.a_max is None or m.a_min is None:
+        return False
+    return "float16" in layer.note and max(m.a_max, -m.a_min) > HALF_MAX
+
+
+def closer(layer: Layer) -> str:
+    """Return "A" or "B" for the side clearly closer to float64, "" when neither is or it is not known."""
+    a, b = layer.truth_a, layer.truth_b
+    if a is None or b is None:
+        return ""
+    if a * CLOSER < b:
+        return "A"
+    return "B" if b * CLOSER < a else ""
+
+
+# Sentences
+
+
+def _at(layer: Layer) -> str:
+    return f"#{layer.index} {layer.op}"
+
+
+def _compared(case: Case) -> list[Layer]:
+    return [layer for layer in case.layers if layer.status is not Status.SKIPPED]
+
+
+def _say_nothing(case: Case, first: Layer | None) -> str:
+    return "A and B share no value name and no structure"
+
+
+def _from(case: Case, first: Layer | None) -> str:
+    return f"from {_place(first)} of {group(len(_compared(case)))} on"
+
+
+def _place(first: Layer | None) -> str:
+    return f"#{first.index}" if first else "the start"
+
+
+def _say_overflow(case: Case, first: Layer | None) -> str:
+    m = first.metrics if first else None
+    count = f"{group(m.inf_b)} of {group(m.size)} values" if m else "values"
+    return f"{_from(case, first)}: {count} exceed fp16 (max {group(int(HALF_MAX))}) and became infinity"
+
+
+def _say_nan(case: Case, first: Layer | None) -> str:
+    m = first.metrics if first else None
+    what, count = ("NaN", m.nan_b) if m and m.nan_b != m.nan_a else ("infinity", m.inf_b if m else 0)
+    side, other = ("B", "A")
+    if m and (m.nan_a > m.nan_b or m.inf_a > m.inf_b):
+        side, other, count = "A", "B", max(m.nan_a, m.inf_a)
+    where = _at(first) if first else ""
+    size = f" of {group(m.size)}" if m else ""
+    born = f"the first {what} is born at {where} in {side}"
+    return f"{born} ({group(count)}{size} elements); {other} has none there"
+
+
+def _say_ill(case: Case, first: Layer | None) -> str:
+    distance = number(max(first.truth_a or 0, first.truth_b or 0)) if first else ""
+    return f"{_from(case, first)}, but neither side is wrong: both are {distance} from float64"
+
+
+def _say_own(case: Case, first: Layer | None) -> str:
+    wrong = {"A": "B is wrong", "B": "A is wrong", "": ""}[closer(first) if first else ""]
+    blame = f"; {wrong}, by this layer's own error" if wrong else "; by this layer's own error"
+    return _from(case, first) + blame
+
+
+def _say_inherited(case: Case, first: Layer | None) -> str:
+    return f"at {_place(first)}, but no layer is wrong by itself: small errors add up and pass the limit here"
+
+
+def _say_random(case: Case, first: Layer | None) -> str:
+    count = sum(layer.status is Status.REMARK for layer in case.layers)
+    where = _at(first) if first else ""
+    return (
+        f"where it can be checked: {_count(count, 'layer')} depend on {where}, which is random; "
+        "only shape and dtype were compared there"
+    )
+
+
+def _say_ties(case: Case, first: Layer | None) -> str:
+    return f"up to ties: {_at(first) if first else ''} picks another index among equal values"
+
+
+def _say_remark(case: Case, first: Layer | None) -> str:
+    count = sum(x.status in (Status.OWN, Status.INHERITED, Status.NAN) for x in case.layers)
+    hider = _hider(case.layers, first)
+    tail = f"; #{hider.index} {hider.op} hides it again" if hider else ""
+    does = "does" if count == 1 else "do"
+    return f"the outputs agree. {_count(count, 'layer')} inside {does} not{tail}"
+
+
+def _say_agrees(case: Case, first: Layer | None) -> str:
+    compared = _compared(case)
+    total = group(len(compared))
+    text = f"{total} of {total} layers agree within {_dtypes(compared)} rounding"
+    near = max(compared, key=lambda x: (x.of_limit or 0.0, -x.index))
+    if near.of_limit:
+        text += f"; the closest to its limit is {_at(near)} at {number(near.of_limit)} of it"
+    return text
+
+
+def _hider(layers: Sequence[Layer], first: Layer | None) -> Layer | None:
+    """Return the first layer after the fault, reading a wrong one, that agrees again."""
+    wrong = {x.index for x in layers if x.status in (Status.OWN, Status.INHERITED, Status.NAN)}
+    after = (x for x in layers if first and x.index > first.index and x.agrees)
+    return next((x for x in after if wrong.intersection(x.inputs)), None)
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{group(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def _dtypes(layers: Sequence[Layer]) -> str:
+    floats = Counter(x.dtype for x in layers if "float" in x.dtype)
+    return floats.most_common(1)[0][0] if floats else "exact"
+
+
+# Facts
+
+Facts = Iterator[tuple[str, str]]
+
+
+def _facts_none(case: Case, first: Layer | None) -> Facts:
+    if case.skipped:
+        yield (
+            "skipped",
+            f"{_count(len(case.skipped), 'value')}; {case.skipped[0].value}: {case.skipped[0].reason}",
+        )
+
+
+def _facts_agree(case: Case, first: Layer | None) -> Facts:
+    yield from _facts_outputs(case)
+    if first is not None:
+        yield "where", f"{_at(first)}  {first.node}"
+    yield "compared", _facts_sides(case)
+    yield from _facts_coverage(case)
+
+
+def _facts_differ(case: Case, first: Layer | None) -> Facts:
+    if first is None:
+        return
+    yield "where", f"{_at(first)}  {first.node}"
+    if first.own_error is not None and first.own_limit is not None:
+        inherited = (
+            f"   (inherited {number(first.inherited_error)})" if first.inherited_error is not None else ""
+        )
+        limit = f"{times(first.of_limit)} its limit of {number(first.own_limit.value)}"
+        yield "own", f"{number(first.own_error)}, {limit}{inherited}"
+    elif first.error is not None and first.limit is not None:
+        yield "error", f"{number(first.error)}, limit {number(first.limit.value)}"
+    if first.own_limit is not None and first.own_limit.reason:
+        yield "limit", first.own_limit.reason
+    yield from _facts_why(first)
+    if first.truth_a is not None and first.truth_b is not None:
+        yield "truth", f"A is {number(first.truth_a)} from float64, B {number(first.truth_b)}"
+    yield from _facts_outputs(case)
+    yield "layers", _facts_counts(case)
+    yield from _facts_coverage(case)
+
+
+def _facts_why(first: Layer) -> Facts:
+    m = first.metrics
+    if first.note:
+        yield "why", first.note
+    if m is None or m.worst is None:
+        return
+    at = ", ".join(map(str, m.worst))
+    a, b = (x if isinstance(x, str) else number(x, 7) for x in (m.a_worst, m.b_worst))
+    yield "worst", f"element [{at}]: A {a}, B {b}"
+
+
+def _facts_outputs(case: Case) -> Facts:
+    outputs = [x for x in case.layers if x.is_output and x.error is not None]
+    for layer in sorted(outputs, key=lambda x: -(x.error or 0.0))[:1]:
+        limit = f", limit {number(layer.limit.value)}" if layer.limit else ""
+        yield "output", f"{layer.value}    error {number(layer.error)}{limit}"
+
+
+def _facts_sides(case: Case) -> str:
+    sides = f"A {case.a.runner} {case.a.version}  against  B {case.b.runner} {case.b.version}"
+    seed = "" if case.seed is None else f", seed {case.seed}"
+    return f"{sides}, {_count(case.inputs, 'input')}{seed}"
+
+
+def _facts_counts(case: Case) -> str:
+    counts = Counter(layer.status for layer in case.layers)
+    words = {
+        Status.AGREES: "agree",
+        Status.OWN: "own error",
+        Status.NAN: "NaN or Inf",
+        Status.INHERITED: "inherited",
+        Status.REMARK: "set aside",
+    }
+    return ", ".join(f"{group(counts[s])} {word}" for s, word in words.items() if counts[s])
+
+
+def _facts_coverage(case: Case) -> Facts:
+    """Say what was not compared as loudly as what was."""
+    if case.skipped:
+        reasons = Counter(skip.reason for skip in case.skipped)
+        reason, count = reasons.most_common(1)[0]
+        more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        yield "skipped", f"{_count(len(case.skipped), 'value')}: {group(count)} × {reason}{more}"
+    for side in (case.a, case.b):
+        if side.fallbacks:
+            yield "fallback", f"{side.label} uses another implementation for {'; '.join(side.fallbacks)}"
+
+
+_HEADS: Mapping[Kind, tuple[str, str, int]] = {
+    Kind.NOTHING: ("–", "nothing was compared", 5),
+    Kind.OVERFLOW: ("✗", "differs", 1),
+    Kind.NAN: ("∅", "differs", 1),
+    Kind.ILL_CONDITIONED: ("▲", "differs", 1),
+    Kind.OWN: ("✗", "differs", 1),
+    Kind.INHERITED: ("✗", "differs", 1),
+    Kind.RANDOM: ("▲", "agrees", 0),
+    Kind.TIES: ("✓", "agrees", 0),
+    Kind.REMARK: ("▲", "agrees", 0),
+    Kind.AGREES: ("✓", "agrees", 0),
+}
+"""Symbol, word and exit code of each class."""
+
+_FORMS: Mapping[Kind, tuple[Callable[..., str], Callable[..., Facts]]] = {
+    Kind.NOTHING: (_say_nothing, _facts_none),
+    Kind.OVERFLOW: (_say_overflow, _facts_differ),
+    Kind.NAN: (_say_nan, _facts_differ),
+    Kind.ILL_CONDITIONED: (_say_ill, _facts_differ),
+    Kind.OWN: (_say_own, _facts_differ),
+    Kind.INHERITED: (_say_inherited, _facts_differ),
+    Kind.RANDOM: (_say_random, _facts_agree),
+    Kind.TIES: (_say_ties, _facts_agree),
+    Kind.REMARK: (_say_remark, _facts_differ),
+    Kind.AGREES: (_say_agrees, _facts_agree),
+}
+
+
+def _next_steps(case: Case, kind: Kind) -> Iterator[tuple[str, str]]:
+    if kind is Kind.NOTHING:
+        yield "List the values that exist.", f"graphdoc inspect {case.model} --layers"
+        return
+    if _HEADS[kind][2] == 0:
+        return
+    yield "Write the page to hand on.", f"{case.command} -o report.html"
+    yield "Hold both against float64.", f"{case.command} --test truth"
+    yield "Look for faults that need no run.", f"graphdoc lint {case.model}"

@@ -1,6 +1,6 @@
 """A graph made ready for the interpreter: bound operators in order, and when each value can be let go."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
+from graphdoc.engine.functions import FUNCTION_BODY, RunModel, fallback, static_body
 from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.scope import FUNCTION, MAIN, enter, qualified
 
@@ -57,6 +58,7 @@ class Settings:
     functions: Mapping[ir.OperatorIdentifier, ir.Function]
     rng: Any
     place: Any
+    run_model: RunModel
 
 
 class Builder:
@@ -97,7 +99,7 @@ class Builder:
             name: self.graph(graph, opsets, enter(body.scope, first, name), arguments)
             for name, graph in graphs.items()
         }
-        function = self.settings.functions.get(node.op_identifier())
+        function = self._function(node, opsets)
         run: Any
         if function is not None:
             called = self.graph(
@@ -108,7 +110,8 @@ class Builder:
             )
             run, bodies = call_function, {FUNCTION: called}
         else:
-            run = self._bind(node, opsets, attributes)
+            run = self._bind(node, opsets, attributes, arguments)
+            bodies = bodies if isinstance(run, partial) else {}
         keys = tuple(qualified(body.scope, v.name) if v.name else "" for v in node.outputs)
         step = Step(node, run, tuple(node.inputs), tuple(node.outputs), keys, bodies)
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and run is not None:
@@ -116,16 +119,37 @@ class Builder:
         else:
             body.steps.append(step)
 
-    def _bind(self, node: ir.Node, opsets: Mapping[str, int], attributes: dict[str, Any]) -> Any:
-        domain = canonical_domain(node.domain)
-        version = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
-        row = find(domain, node.op_type, version)
-        if row is None:
-            self.missing.setdefault((node.domain, node.op_type, version), []).append(
-                node.name or str(node.outputs[0].name)
-            )
-            return None
-        return self._partial(row, node, version, attributes)
+    def _function(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Function | None:
+        """Return the model's own function that a node calls, or the one that stands in for a missing row."""
+        function = self.settings.functions.get(node.op_identifier())
+        domain, version = canonical_domain(node.domain), _version(node, opsets)
+        if function is None and find(domain, node.op_type, version) is None:
+            function = static_body(domain, node.op_type, version)
+            if function is not None:
+                self.served_by[domain, node.op_type] = FUNCTION_BODY
+        return function
+
+    def _bind(
+        self,
+        node: ir.Node,
+        opsets: Mapping[str, int],
+        attributes: dict[str, Any],
+        arguments: Mapping[str, ir.Attr],
+    ) -> Any:
+        version = _version(node, opsets)
+        row = find(canonical_domain(node.domain), node.op_type, version)
+        if row is not None:
+            return self._partial(row, node, version, attributes)
+        imports = {canonical_domain(domain): number for domain, number in opsets.items()}
+        imports[canonical_domain(node.domain)] = version
+        served = fallback(node, imports, dict(_resolved(node, arguments)), self.settings.run_model)
+        if served is not None:
+            run, self.served_by[canonical_domain(node.domain), node.op_type] = served
+            return run
+        self.missing.setdefault((node.domain, node.op_type, version), []).append(
+            node.name or str(node.outputs[0].name)
+        )
+        return None
 
     def _partial(self, row: Operator, node: ir.Node, version: int, attributes: dict[str, Any]) -> Any:
         call = Call(self.settings.xp, version, _listed_outputs(node), self.settings.truth, self.settings.rng)
@@ -170,14 +194,25 @@ def _listed_outputs(node: ir.Node) -> int:
     return count
 
 
-def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
-    """Return a node's plain attributes and its graphs; references are looked up in ``arguments``."""
-    attributes: dict[str, Any] = {}
-    graphs: dict[str, ir.Graph] = {}
+def _version(node: ir.Node, opsets: Mapping[str, int]) -> int:
+    """Return the opset version that holds for a node."""
+    domain = canonical_domain(node.domain)
+    return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+
+
+def _resolved(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> Iterator[tuple[str, ir.Attr]]:
+    """Yield a node's attributes by name; references are looked up in ``arguments``."""
     for name, attribute in node.attributes.items():
         actual = arguments.get(str(attribute.ref_attr_name)) if attribute.is_ref() else attribute
-        if actual is None or actual.is_ref():
-            continue
+        if actual is not None and not actual.is_ref():
+            yield name, actual
+
+
+def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
+    """Return a node's plain attributes and its graphs."""
+    attributes: dict[str, Any] = {}
+    graphs: dict[str, ir.Graph] = {}
+    for name, actual in _resolved(node, arguments):
         if actual.type == ir.AttributeType.GRAPH:
             graphs[name] = actual.as_graph()
         else:
@@ -187,12 +222,8 @@ def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, A
 
 def _bound(function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
     """Return the values of a function's attribute parameters at one call."""
-    bound = {name: default for name, default in function.attributes.items() if default.value is not None}
-    for name, attribute in node.attributes.items():
-        actual = arguments.get(str(attribute.ref_attr_name)) if attribute.is_ref() else attribute
-        if actual is not None:
-            bound[name] = actual
-    return bound
+    defaults = {name: default for name, default in function.attributes.items() if default.value is not None}
+    return defaults | dict(_resolved(node, arguments))
 
 
 def _plan_frees(body: Body) -> None:

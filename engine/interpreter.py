@@ -5,7 +5,7 @@ model (float16 is true half precision), or with ``truth=True`` in float64 wherev
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,7 @@ class Interpreter:
         self._xp = xp
         self._seed = seed
         self._rng = np.random.default_rng(seed)
-        settings = Settings(xp, truth, model.functions, self._rng, self.place)
+        settings = Settings(xp, truth, model.functions, self._rng, self.place, self._nested)
         builder = Builder(settings)
         self._body = builder.graph(model.graph, model.opset_imports)
         builder.check()
@@ -87,6 +87,10 @@ class Interpreter:
             outputs = run.body(self._body, frame)
         results = dict(zip(self.output_names, outputs, strict=True))
         return {**results, **run.tapped}
+
+    def _nested(self, model: ir.Model) -> Callable[[Feeds], dict[str, Any]]:
+        """Return the run of a model that stands in for one node."""
+        return Interpreter(model, xp=self._xp, truth=self._truth, seed=self._seed).run
 
     def place(self, value: Any) -> Any:
         """Return a value where the interpreter computes, promoted in truth mode."""

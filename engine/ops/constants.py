@@ -1,5 +1,6 @@
 """Constants, and what depends on a shape alone."""
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from graphdoc.engine.ops.host import ints, scalar, strings
 from graphdoc.engine.ops.shapes import INT64, constant_ints
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
-_FORMS = {
+_FORMS: dict[str, Callable[[Any], Array]] = {
     "value": lambda x: x,
     "sparse_value": lambda x: x,
     "value_float": lambda x: np.asarray(x, np.float32),
@@ -115,7 +116,7 @@ def _range_count(dtype: Any, start: Any, limit: Any, delta: Any) -> int:
     if delta == 0:
         raise ValueError("Range with delta 0 does not end")
     if dtype.kind in "iu":
-        return max(-(-(limit - start) // delta), 0)
+        return max(-(-(int(limit) - int(start)) // int(delta)), 0)
     span = float(np.asarray(limit, dtype) - np.asarray(start, dtype))
     return max(int(np.ceil(span / float(delta))), 0)
 

@@ -108,9 +108,10 @@ def _scan_entry(
 ) -> tuple[Array, ...]:
     count = len(inputs) - scans
     cut = [x[:length] for x in inputs[count:]]
-    return scan(
-        call, *inputs[:count], *cut, body=body, num_scan_inputs=scans, scan_input_directions=directions
-    )
+    slices = _scan_inputs(call, tuple(cut), (), directions)
+    carried, scanned = _scan_steps(tuple(inputs[:count]), slices, body)
+    stacked = zip(scanned, body.outputs[count:], strict=True)
+    return carried + tuple(_stack(call, elements, declared) for elements, declared in stacked)
 
 
 def _lengthen(xp: Any, x: Array, steps: int) -> Array:

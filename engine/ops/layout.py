@@ -16,24 +16,31 @@ from graphdoc.engine.ops.shapes import (
     positive_axes,
     with_dims,
 )
-from graphdoc.engine.ops.table import Array, Call, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 # ---- Reshape, Flatten ---------------------------------------------------------------------------------
 
 
 def _reshaped(shape: Shape | None, target: Sequence[int], allowzero: int) -> Shape | None:
-    """Return the symbolic shape after Reshape; what stands for -1 is known when all else is."""
-    if shape is None and 0 in target and not allowzero:
-        return None
-    dims = [(shape or ())[axis] if size == 0 and not allowzero else size for axis, size in enumerate(target)]
+    """Return the symbolic shape after Reshape."""
+    kept = dict(enumerate(shape or ())) if not allowzero else {}
+    dims: list[Dim] = [size if size or allowzero else kept.get(axis) for axis, size in enumerate(target)]
     if -1 in target:
         rest = [dim for dim in dims if dim != -1]
-        known = all(isinstance(dim, int) for dim in (*(shape or (None,)), *rest))
-        sizes = [dim for dim in rest if isinstance(dim, int)]
-        total = [dim for dim in shape or () if isinstance(dim, int)]
-        fits = known and prod(sizes)
-        dims[target.index(-1)] = prod(total) // prod(sizes) if fits else None
+        dims[target.index(-1)] = None if shape is None else _remainder(list(shape), rest)
     return tuple(dims)
+
+
+def _remainder(total: list[Dim], parts: list[Dim]) -> Dim:
+    """Return the size that makes the product of ``parts`` that of ``total``; equal symbols cancel out."""
+    for symbol in [dim for dim in parts if isinstance(dim, str)]:
+        if symbol in total:
+            total.remove(symbol)
+            parts.remove(symbol)
+    whole, divisor = multiply_dims(total), multiply_dims(parts)
+    if isinstance(whole, int) and isinstance(divisor, int):
+        return whole // divisor if divisor else None
+    return whole if divisor == 1 else None
 
 
 def _reshape_type(
@@ -266,7 +273,7 @@ def split_2(
     return split_array(data, split, axis) if split else _equal_split(call, data, axis)
 
 
-@op("Split", 1)
+@op("Split", 1, infer=_split_type)
 def split_1(
     call: Call,
     data: Array,
@@ -276,7 +283,8 @@ def split_1(
     split: Sequence[int] | None = None,
 ) -> tuple[Array, ...]:
     """Split whose sizes may come as an attribute or as an input."""
-    return split_2(call, data, axis=axis, split=split if split_input is None else ints(split_input))
+    sizes = split if split_input is None else ints(split_input)
+    return split_array(data, sizes, axis) if sizes else _equal_split(call, data, axis)
 
 
 @op("Split", 13, 18, infer=_split_type)

@@ -22,7 +22,7 @@ def is_integer(dtype: Any) -> bool:
 
 def bounds(dtype: Any) -> tuple[float, float]:
     """Return the least and the largest finite value of a quantised dtype."""
-    info = ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
+    info: Any = (ml_dtypes.iinfo if is_integer(dtype) else ml_dtypes.finfo)(dtype)
     return float(info.min), float(info.max)
 
 

@@ -153,7 +153,8 @@ def unique(call: Call, x: Array, *, axis: int | None = None, sorted: int = 1) ->
 
     Sorted, or in the order of first occurrence. Each NaN counts as an element of its own.
     """
-    return on_host(call, _unique, x, axis=axis, ordered=sorted)
+    result: tuple[Array, ...] = on_host(call, _unique, x, axis=axis, ordered=sorted)
+    return result
 
 
 # ---- OneHot, Trilu, ReverseSequence -------------------------------------------------------------------

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.host import ints, namespace
-from graphdoc.engine.ops.shapes import Dim, constant_ints, positive_axes
-from graphdoc.engine.ops.table import Array, Call, TensorType, op
+from graphdoc.engine.ops.shapes import constant_ints, positive_axes
+from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 # ---- Slice --------------------------------------------------------------------------------------------
 

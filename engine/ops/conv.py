@@ -15,7 +15,7 @@ from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, sliding, taps, view
 
-_TILE_BYTES = 4 << 20
+_TILE_BYTES = 1 << 20
 """Columns copied at once: larger tiles leave the cache, smaller ones make small products."""
 
 _EXACT_FLOAT32 = 1 << 24
@@ -148,7 +148,9 @@ def _centred(x: Array, zero_point: Array | None, rank: int) -> Array:
     """
     centred = x.astype(np.float32)
     if zero_point is not None:
-        centred -= zero_point.astype(np.float32).reshape(-1, *(1,) * (rank - 1) if zero_point.size > 1 else ())
+        centred -= zero_point.astype(np.float32).reshape(
+            -1, *(1,) * (rank - 1) if zero_point.size > 1 else ()
+        )
     return centred
 
 
@@ -162,7 +164,13 @@ def _exact_products(xp: Any, x: Array, w: Array) -> bool:
 
 
 def _integer_sum(
-    call: Call, x: Array, w: Array, x_zero_point: Array | None, w_zero_point: Array | None, group: int, **rest: Any
+    call: Call,
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None,
+    w_zero_point: Array | None,
+    group: int,
+    **rest: Any,
 ) -> Array:
     """Return the convolution of centred integers as float32 or float64 holding exact integers."""
     _check_groups(x, w, group)
@@ -173,7 +181,9 @@ def _integer_sum(
     return convolve(call.xp, values, weights, window, group)
 
 
-def infer_conv_integer(call: Call, x: TensorType, w: TensorType, *rest: TensorType | None, **attributes: Any) -> TensorType:
+def infer_conv_integer(
+    call: Call, x: TensorType, w: TensorType, *rest: TensorType | None, **attributes: Any
+) -> TensorType:
     """int32; (N, M, …) from x and w."""
     return TensorType(np.dtype(np.int32), infer_conv(call, x, w, **attributes).shape)
 

@@ -116,6 +116,8 @@ class Operator:
 FAMILIES = (
     "activations",
     "arithmetic",
+    "attention",
+    "blocks",
     "boxes",
     "cast",
     "constants",
@@ -134,6 +136,8 @@ FAMILIES = (
     "ml_trees",
     "ms_fused",
     "ms_norm",
+    "ms_quant",
+    "ms_recurrent",
     "norm",
     "pool",
     "quantize",

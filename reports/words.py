@@ -144,6 +144,8 @@ def shorten(text: str, width: int, mark: str = "…") -> str:
 
 def _first_cells(text: str, width: int) -> str:
     """Return the longest start of ``text`` that takes at most ``width`` columns."""
+    if text.isascii():
+        return text[: max(0, width)]
     used = 0
     for position, character in enumerate(text):
         used += _cells(character)
@@ -228,25 +230,31 @@ def counts(comparison: Comparison) -> str:
 def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the verdict's facts, and how much was not compared if no fact says so."""
     rows = comparison.verdict.facts
-    if comparison.skipped and not any(label == "skipped" for label, _ in rows):
-        rows = (*rows, ("skipped", _skipped(comparison)))
+    reasons = skip_reasons(comparison)
+    if reasons and not any(label == "skipped" for label, _ in rows):
+        rows = (*rows, ("skipped", _skipped(reasons)))
     return rows
 
 
-def _skipped(comparison: Comparison) -> str:
-    total = len(comparison.skipped)
+Reasons = tuple[tuple[str, tuple[str, ...]], ...]
+"""Each reason for leaving values out, with the values."""
+
+
+def _skipped(reasons: Reasons) -> str:
+    total = sum(len(values) for _, values in reasons)
     text = f"{group(total)} {'value was' if total == 1 else 'values were'} not compared"
-    reasons = skip_reasons(comparison)
     parts = [reason if len(reasons) == 1 else f"{reason} ({group(len(v))})" for reason, v in reasons[:2]]
     more = f", {len(reasons) - 2} more reasons" if len(reasons) > 2 else ""
     return f"{text}: {', '.join(parts)}{more}"
 
 
-def skip_reasons(comparison: Comparison) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def skip_reasons(comparison: Comparison) -> Reasons:
     """Return each reason for a skip with the values it applies to, the commonest first."""
+    pairs = {layer.value: layer.note for layer in comparison.layers if layer.status is Status.SKIPPED}
+    pairs |= {skip.value: skip.reason for skip in comparison.skipped}
     found: dict[str, list[str]] = {}
-    for skip in comparison.skipped:
-        found.setdefault(skip.reason, []).append(skip.value)
+    for value, reason in pairs.items():
+        found.setdefault(reason or "no reason given", []).append(value)
     rows = sorted(found.items(), key=lambda row: (-len(row[1]), row[0]))
     return tuple((reason, tuple(values)) for reason, values in rows)
 

@@ -142,7 +142,7 @@ def gelu(xp: Any, x: Array, *, approximate: str = "none") -> Array:
 
 @op("Shrink", 9, infer=same_as_first)
 def shrink(call: Call, x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    """x + bias below −lambd, x − bias above lambd, else 0; integers truncate (ONNX Shrink-9)."""
+    """x + bias below −lambd, x − bias above lambd, else (NaN too) 0; integers truncate (ONNX Shrink-9)."""
     xp, full = call.xp, wide(x)
-    result = xp.where(full < -lambd, full + bias, xp.where(full > lambd, full - bias, full * 0))
-    return narrow(result, x.dtype)
+    outside = xp.where(full < -lambd, full + bias, full - bias)
+    return narrow(xp.where((full < -lambd) | (full > lambd), outside, xp.zeros((), full.dtype)), x.dtype)

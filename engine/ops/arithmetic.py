@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import reduce, wraps
 from typing import Any
 
-from graphdoc.engine.ops.dtypes import FLOAT64, is_float, single
+from graphdoc.engine.ops.dtypes import FLOAT64, is_float, limits, single
 from graphdoc.engine.ops.elementwise import plain, unary
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import broadcast, broadcast_old, same_as_first
+from graphdoc.engine.ops.shapes import broadcast, broadcast_old, broadcast_shapes, same_as_first
 from graphdoc.engine.ops.special import erf
-from graphdoc.engine.ops.table import Array, Call, op
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 _NAMED = (
     ("Abs", "absolute", 1, 6, 13),
@@ -111,7 +111,11 @@ def div(call: Call, a: Array, b: Array) -> Array:
     return xp.floor_divide(a if a.dtype.kind == "u" else xp.subtract(a, xp.fmod(a, b)), b)
 
 
-@op("Pow", 7, 12, 13, 15, infer=same_as_first)
+def _pow_type(call: Call, x: TensorType, y: TensorType) -> TensorType:
+    return TensorType(x.dtype, broadcast_shapes((x.shape, y.shape)))
+
+
+@op("Pow", 7, 12, 13, 15, infer=_pow_type)
 def pow_(call: Call, x: Array, y: Array) -> Array:
     """x to the power y, in the dtype of x whatever the dtype of y (ONNX Pow-15).
 
@@ -193,17 +197,11 @@ def clip(call: Call, x: Array, low: Array | None = None, high: Array | None = No
     A missing bound is the lowest or the largest finite number of the dtype, so that ±Inf become finite.
     """
     xp = call.xp
-    limits = _limits(xp, x.dtype)
-    low = limits[0] if low is None else low.reshape(())
-    high = limits[1] if high is None else high.reshape(())
+    low, high = (
+        xp.asarray(limit, dtype=x.dtype) if bound is None else bound.reshape(())
+        for bound, limit in zip((low, high), limits(x.dtype), strict=True)
+    )
     return xp.minimum(xp.maximum(x, low), high)
-
-
-def _limits(xp: Any, dtype: Any) -> tuple[Array, Array]:
-    import ml_dtypes
-
-    info = ml_dtypes.finfo(dtype) if is_float(dtype) else ml_dtypes.iinfo(dtype)
-    return xp.asarray(info.min, dtype=dtype), xp.asarray(info.max, dtype=dtype)
 
 
 @op("Clip", 1, 6, infer=same_as_first)

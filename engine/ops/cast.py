@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from graphdoc.engine.ops.dtypes import FLOAT8, FLOAT32, FLOAT64, STRING, DType, from_code, is_float
+from graphdoc.engine.ops.dtypes import FLOAT8, FLOAT32, FLOAT64, STRING, DType, from_code, is_float, limits
 from graphdoc.engine.ops.host import strings, to_host
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -53,7 +53,7 @@ def convert(xp: Any, x: Array, dtype: DType, *, saturate: bool = True, round_mod
     if dtype == _E8M0:
         return _powers_of_two(xp, _single(xp, x), saturate, round_mode)
     if dtype in FLOAT8 and saturate:
-        limit = float(ml_dtypes.finfo(dtype).max)
+        limit = float(limits(dtype)[1])
         return xp.minimum(xp.maximum(_single(xp, x), -limit), limit).astype(dtype)
     return (_single(xp, x) if dtype in _ROUNDED_BY_SINGLE else x).astype(dtype)
 

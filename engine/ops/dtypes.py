@@ -36,6 +36,13 @@ def is_float(dtype: DType) -> bool:
     return dtype in _FLOATS
 
 
+def limits(dtype: DType) -> tuple[Any, Any]:
+    """Return the lowest and the largest finite number of a float or integer dtype."""
+    info = ml_dtypes.finfo if is_float(dtype) else ml_dtypes.iinfo
+    known = info(dtype)
+    return known.min, known.max
+
+
 def single(value: float) -> float:
     """Return the float32 nearest to a number: the default of an attribute, as the file would store it."""
     return float(np.float32(value))

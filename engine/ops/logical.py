@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from graphdoc.engine.ops.arithmetic import one_sided
-from graphdoc.engine.ops.host import namespace
+from graphdoc.engine.ops.host import namespace, to_host
 from graphdoc.engine.ops.shapes import (
     BOOL,
     broadcast,
@@ -107,4 +109,6 @@ def is_inf(call: Call, x: Array, *, detect_negative: int = 1, detect_positive: i
 @op("Where", 9, 16, infer=broadcast_where)
 def where(call: Call, condition: Array, x: Array, y: Array) -> Array:
     """x where the condition holds, else y (ONNX Where-16)."""
-    return namespace(call, condition, x, y).where(condition, x, y)
+    if isinstance(x, np.ndarray):
+        return np.where(to_host(condition), x, y)
+    return call.xp.where(condition, x, y)

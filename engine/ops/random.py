@@ -170,7 +170,7 @@ def dropout(
     if seed is None:
         return _dropped(call, x, chance, call.rng.random(x.shape))
     # The specification's own cases draw from NumPy's older generator.
-    return _dropped(call, x, chance, np.random.RandomState(seed).uniform(size=x.shape))
+    return _dropped(call, x, chance, np.random.RandomState(seed % 2**32).random(x.shape))
 
 
 @op("Dropout", 10, infer=_dropout_type)
@@ -191,6 +191,6 @@ def dropout_1(
 ) -> tuple[Array, Array]:
     """Dropout in training unless ``is_test``; the mask has the dtype of x (ONNX Dropout-6)."""
     if is_test:
-        return dropout_7(call, x)
+        return x, call.xp.ones(x.shape, dtype=x.dtype)
     result, mask = _dropped(call, x, ratio, call.rng.random(x.shape))
-    return result, mask.astype(x.dtype)
+    return result, narrow(mask, x.dtype)

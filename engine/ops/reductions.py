@@ -7,10 +7,8 @@ The axes are an attribute in old versions and an input in new ones; none means a
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import ml_dtypes
-
-from graphdoc.engine.ops.dtypes import FLOAT64, INT64, is_float
-from graphdoc.engine.ops.host import ints
+from graphdoc.engine.ops.dtypes import FLOAT64, INT64, is_float, limits
+from graphdoc.engine.ops.host import ints, scalar
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import arg_reduced, reduced, same_as_first
 from graphdoc.engine.ops.table import Array, Call, op
@@ -106,8 +104,7 @@ def _filled(xp: Any, x: Array, axes: Axes, keepdims: bool, *, lowest: bool) -> A
         return xp.full(shape, float("-inf" if lowest else "inf"), dtype=x.dtype)
     if x.dtype.kind == "b":
         return xp.full(shape, not lowest, dtype=x.dtype)
-    limits = ml_dtypes.iinfo(x.dtype)
-    return xp.full(shape, limits.min if lowest else limits.max, dtype=x.dtype)
+    return xp.full(shape, limits(x.dtype)[0 if lowest else 1], dtype=x.dtype)
 
 
 @reduction("ReduceL1", (1, 11, 13), (18,))
@@ -178,28 +175,41 @@ def arg_min(call: Call, x: Array, *, axis: int = 0, keepdims: int = 1, select_la
 # ---- cumulative ---------------------------------------------------------------------------------------
 
 
+_STEPS = {"cumsum": "add", "cumprod": "multiply"}
+
+
 def _cumulative(
-    xp: Any, function: str, start: int, x: Array, axis: Array, exclusive: int, reverse: int
+    xp: Any, function: str, start: int, x: Array, axis: int, exclusive: int, reverse: int
 ) -> Array:
     """Accumulate along the axis; exclusive results begin with ``start`` and leave the last element out."""
-    along = xp.moveaxis(wide(x), int(axis.reshape(())), 0)
+    along = xp.moveaxis(wide(x), axis, 0)
     if reverse:
         along = along[::-1]
     if exclusive:
-        first = xp.full((min(1, along.shape[0]), *along.shape[1:]), start, dtype=along.dtype)
+        first = xp.full((min(1, len(along)), *along.shape[1:]), start, dtype=along.dtype)
         along = xp.concatenate((first, along[:-1]))
-    result = getattr(xp, function)(along, axis=0, dtype=along.dtype)
-    result = xp.moveaxis(result[::-1] if reverse else result, 0, int(axis.reshape(())))
-    return narrow(result, x.dtype)
+    if axis % x.ndim == x.ndim - 1:
+        result = getattr(xp, function)(along, axis=0, dtype=along.dtype)
+    else:
+        result = _by_rows(getattr(xp, _STEPS[function]), along)
+    return narrow(xp.moveaxis(result[::-1] if reverse else result, 0, axis), x.dtype)
+
+
+def _by_rows(combine: Callable[[Array, Array], Array], along: Array) -> Array:
+    """Accumulate whole rows: many times faster than numpy.cumsum where the axis is not the dense one."""
+    result = along.copy()
+    for step in range(1, len(result)):
+        result[step] = combine(result[step - 1], result[step])
+    return result
 
 
 @op("CumSum", 11, 14, infer=same_as_first)
 def cum_sum(call: Call, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Running sums along the axis, in either direction (ONNX CumSum-14)."""
-    return _cumulative(call.xp, "cumsum", 0, x, axis, exclusive, reverse)
+    return _cumulative(call.xp, "cumsum", 0, x, scalar(axis), exclusive, reverse)
 
 
 @op("CumProd", 26, infer=same_as_first)
 def cum_prod(call: Call, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
     """Running products along the axis, in either direction (ONNX CumProd-26)."""
-    return _cumulative(call.xp, "cumprod", 1, x, axis, exclusive, reverse)
+    return _cumulative(call.xp, "cumprod", 1, x, scalar(axis), exclusive, reverse)

@@ -112,14 +112,11 @@ def _bias(
 
 def _softmax(xp: Any, x: Array, closed: Array | None) -> Array:
     """Return the softmax over the last axis in x's dtype; 0 in rows that are closed."""
-    y = wide(x)
-    if closed is not None:
-        y = xp.where(closed, xp.zeros((), y.dtype), y)
+    zero = xp.zeros((), x.dtype)
+    y = x if closed is None else xp.where(closed, zero, x)
     y = xp.exp(y - y.max(axis=-1, keepdims=True))
-    y /= y.sum(axis=-1, keepdims=True)
-    if closed is not None:
-        y = xp.where(closed, xp.zeros((), y.dtype), y)
-    return narrow(y, x.dtype)
+    y = y / narrow(wide(y).sum(axis=-1, keepdims=True), x.dtype)
+    return y if closed is None else xp.where(closed, zero, y)
 
 
 def _closed_rows(bias: Array | None) -> Array | None:
@@ -141,7 +138,9 @@ def _check_cache(past_key: Array | None, past_value: Array | None, nonpad: Array
         raise ValueError("nonpad_kv_seqlen and past_key exclude each other")
 
 
-def infer_attention(call: Call, Q: TensorType, K: TensorType, V: TensorType, *rest: Any, **_: Any) -> TensorType:
+def infer_attention(
+    call: Call, Q: TensorType, K: TensorType, V: TensorType, *rest: Any, **_: Any
+) -> TensorType:
     """dtype of Q; batch and query length of Q, the rest not stated."""
     if Q.shape is None:
         return TensorType(Q.dtype)

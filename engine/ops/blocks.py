@@ -35,7 +35,9 @@ def infer_space_to_depth(call: Call, input: TensorType, *, blocksize: int, **_: 
     if input.shape is None or len(input.shape) != 4:
         return TensorType(input.dtype)
     n, c, h, w = input.shape
-    return TensorType(input.dtype, (n, _enlarged(c, blocksize**2), _quotient(h, blocksize), _quotient(w, blocksize)))
+    return TensorType(
+        input.dtype, (n, _enlarged(c, blocksize**2), _quotient(h, blocksize), _quotient(w, blocksize))
+    )
 
 
 @op("DepthToSpace", 1, 11, 13, 28, infer=infer_depth_to_space)

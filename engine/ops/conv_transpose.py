@@ -17,7 +17,14 @@ _BLOCK_BYTES = 32 << 20
 
 
 def _axis(
-    size: int, kernel: int, stride: int, dilation: int, extra: int, pads: tuple[int, int], out: int | None, auto: str
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    extra: int,
+    pads: tuple[int, int],
+    out: int | None,
+    auto: str,
 ) -> tuple[int, int, int]:
     """Return (padding before, padding after, output size) of one axis of a transposed convolution."""
     natural = stride * (size - 1) + extra + (kernel - 1) * dilation + 1
@@ -157,7 +164,9 @@ def col2im(
     sizes, block = [int(n) for n in image_shape], [int(n) for n in block_shape]
     window = sliding(sizes, block, strides, dilations, pads)
     if input.ndim != 3 or input.shape[1] % prod(block) or input.shape[2] != prod(window.out):
-        raise ValueError(f"blocks {list(input.shape)} do not fit block_shape {block} at {list(window.out)} positions")
+        raise ValueError(
+            f"blocks {list(input.shape)} do not fit block_shape {block} at {list(window.out)} positions"
+        )
     channels = input.shape[1] // prod(block)
     columns = wide(input).reshape(input.shape[0], channels, *block, *window.out)
     y = call.xp.zeros((input.shape[0], channels, *sizes), columns.dtype)

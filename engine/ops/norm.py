@@ -40,7 +40,9 @@ def _count(x: Array, axes: Axes) -> int:
 # ---- BatchNormalization --------------------------------------------------------------------------------
 
 
-def _scale_and_shift(xp: Any, x: Array, scale: Array, b: Array, mean: Array, var: Array, epsilon: float) -> Array:
+def _scale_and_shift(
+    xp: Any, x: Array, scale: Array, b: Array, mean: Array, var: Array, epsilon: float
+) -> Array:
     """Return (x − mean) / √(var + ε) · scale + b, computed in x's dtype."""
     y = x - mean
     y *= scale / xp.sqrt(var + x.dtype.type(epsilon))
@@ -170,7 +172,9 @@ def _group_standardised(call: Call, X: Array, num_groups: int, epsilon: float) -
     """Return X (N, C, …) with zero mean and unit variance per instance and group, in the wide dtype."""
     if X.shape[1] % num_groups:
         raise ValueError(f"{X.shape[1]} channels do not divide into {num_groups} groups")
-    grouped = wide(X).reshape(X.shape[0], num_groups, -1) if X.size else wide(X).reshape(X.shape[0], num_groups, 0)
+    grouped = (
+        wide(X).reshape(X.shape[0], num_groups, -1) if X.size else wide(X).reshape(X.shape[0], num_groups, 0)
+    )
     _, var, y = _moments(grouped, [2])
     y /= call.xp.sqrt(var + y.dtype.type(epsilon))
     return y
@@ -210,7 +214,9 @@ def _last_axes(x: Array, axis: int) -> range:
     return range(axis % x.ndim, x.ndim)
 
 
-def infer_layer(call: Call, X: TensorType, *rest: TensorType | None, axis: int = -1, **_: Any) -> tuple[TensorType, ...]:
+def infer_layer(
+    call: Call, X: TensorType, *rest: TensorType | None, axis: int = -1, **_: Any
+) -> tuple[TensorType, ...]:
     """Y like X; mean and inverse deviation with size 1 from ``axis`` on, dtype not stated."""
     reduced = None
     if X.shape is not None:
@@ -307,7 +313,9 @@ def lp_normalization(call: Call, input: Array, *, axis: int = -1, p: int = 2) ->
     if p not in (1, 2):
         raise ValueError(f"p is {p}; the specification allows 1 and 2")
     x, xp = wide(input), call.xp
-    norm = xp.abs(x).sum(axis=axis, keepdims=True) if p == 1 else xp.sqrt((x * x).sum(axis=axis, keepdims=True))
+    norm = (
+        xp.abs(x).sum(axis=axis, keepdims=True) if p == 1 else xp.sqrt((x * x).sum(axis=axis, keepdims=True))
+    )
     zero = norm == 0
     y = xp.where(zero, x.dtype.type(0), x / xp.where(zero, x.dtype.type(1), norm))
     return narrow(y, input.dtype)

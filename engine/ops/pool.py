@@ -181,3 +181,42 @@ def global_lp_pool(call: Call, X: Array, *, p: float = 2) -> Array:
     flat, shape = _flat(wide(X))
     total = _powers(call.xp, flat, p).sum(axis=2)
     return narrow(_root(call.xp, total, p).reshape(shape), X.dtype)
+
+
+# ---- MaxUnpool -----------------------------------------------------------------------------------------
+
+
+def infer_max_unpool(call: Call, X: TensorType, *rest: TensorType | None, **_: Any) -> TensorType:
+    """dtype and rank of X."""
+    return TensorType(X.dtype, None if X.shape is None else (*X.shape[:2], *(None,) * (len(X.shape) - 2)))
+
+
+@op("MaxUnpool", 9, 11, 22, infer=infer_max_unpool)
+def max_unpool(
+    call: Call,
+    X: Array,
+    I: Array,  # noqa: E741 (the specification's name)
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Zeros with the elements of X (N, C, *spatial) at the flat indices I that MaxPool gave.
+
+    The indices count in the shape that follows from the attributes; output_shape places that shape in the
+    corner of a larger one.
+    """
+    rank = X.ndim - 2
+    pads, strides = pads or [0] * 2 * rank, strides or [1] * rank
+    rows = zip(X.shape[2:], kernel_shape, strides, pads[:rank], pads[rank:], strict=True)
+    natural = (*X.shape[:2], *((n - 1) * s + k - b - e for n, k, s, b, e in rows))
+    flat = call.xp.zeros(prod(natural), X.dtype)
+    flat[I.reshape(-1)] = X.reshape(-1)
+    y = flat.reshape(natural)
+    shape = natural if output_shape is None else tuple(int(n) for n in output_shape.tolist())
+    if shape == natural:
+        return y
+    placed = call.xp.zeros(shape, X.dtype)
+    placed[tuple(slice(n) for n in natural)] = y
+    return placed

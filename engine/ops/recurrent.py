@@ -54,7 +54,9 @@ _WITH_BOTH: dict[str, tuple[Callable[..., Array], float, float]] = {
 """Activations with alpha and beta, and their defaults."""
 
 
-def _activations(xp: Any, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
+def _activations(
+    xp: Any, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
+) -> list[Activation]:
     """Return the functions; alphas and betas are consumed in order by those that take them."""
     alpha, beta = iter(alphas), iter(betas)
     found: list[Activation] = []
@@ -96,9 +98,12 @@ class Layer:
         """Per direction, whether it runs from the last step to the first."""
         try:
             # Version 1 of GRU spells its default 'foward'.
-            return {"forward": (False,), "foward": (False,), "reverse": (True,), "bidirectional": (False, True)}[
-                self.direction.lower()
-            ]
+            return {
+                "forward": (False,),
+                "foward": (False,),
+                "reverse": (True,),
+                "bidirectional": (False, True),
+            }[self.direction.lower()]
         except KeyError:
             raise ValueError(f"direction '{self.direction}' is unknown") from None
 
@@ -219,7 +224,13 @@ def _summed(B: Array | None, direction: int) -> Array | None:
 
 
 def infer_recurrent(
-    call: Call, X: TensorType, W: TensorType, R: TensorType, *rest: TensorType | None, layout: int = 0, **_: Any
+    call: Call,
+    X: TensorType,
+    W: TensorType,
+    R: TensorType,
+    *rest: TensorType | None,
+    layout: int = 0,
+    **_: Any,
 ) -> tuple[TensorType, ...]:
     """Y, Y_h and Y_c in X's dtype, sizes from X and R."""
     if X.shape is None or R.shape is None:
@@ -278,7 +289,12 @@ def rnn(
 
 
 def _gru_cell(
-    xp: Any, layer: Layer, R: Array, functions: Sequence[Activation], hidden_bias: Array | None, linear_before_reset: int
+    xp: Any,
+    layer: Layer,
+    R: Array,
+    functions: Sequence[Activation],
+    hidden_bias: Array | None,
+    linear_before_reset: int,
 ) -> Cell:
     """Return the cell; hidden_bias is the recurrence bias of the hidden gate when the reset gate scales it."""
     f, g = functions

@@ -120,7 +120,13 @@ def _cubic(a: float, t: Vector) -> Vector:
 
 
 def _weights(
-    x: Vector, axis: Axis, kernel: Callable[[Vector], Vector], reach: int, *, antialias: bool, exclude_outside: bool
+    x: Vector,
+    axis: Axis,
+    kernel: Callable[[Vector], Vector],
+    reach: int,
+    *,
+    antialias: bool,
+    exclude_outside: bool,
 ) -> tuple[Vector, Vector]:
     """Return (indices, weights), both (out, taps); indices outside the axis are moved to its border.
 
@@ -173,7 +179,9 @@ def _resize(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array
     places = {axis: transform(np.arange(axis.out, dtype=np.float64), axis) for axis in axes}
     places = {axis: at for axis, at in places.items() if not np.array_equal(at, np.arange(axis.size))}
     # Fewer elements first: along the last axis when growing, along the first when shrinking.
-    order = sorted(places, key=lambda axis: (axis.out > axis.size, axis.number * (-1 if axis.out > axis.size else 1)))
+    order = sorted(
+        places, key=lambda axis: (axis.out > axis.size, axis.number * (-1 if axis.out > axis.size else 1))
+    )
     if any(axis.size == 0 and axis.out for axis in order):
         raise ValueError("an empty axis cannot be enlarged")
     step = _nearest if method.mode == "nearest" else _smooth
@@ -254,7 +262,14 @@ def _with_roi(axes: Sequence[Axis], roi: Array | None, scaled: bool) -> list[Axi
         raise ValueError("tf_crop_and_resize needs a roi with a start and an end per axis")
     bounds = zip(axes, roi[: len(axes)].tolist(), roi[len(axes) :].tolist(), strict=True)
     return [
-        Axis(a.number, a.size, _scaled(a.size, (end - start) * a.scale) if scaled else a.out, a.scale, start, end)
+        Axis(
+            a.number,
+            a.size,
+            _scaled(a.size, (end - start) * a.scale) if scaled else a.out,
+            a.scale,
+            start,
+            end,
+        )
         for a, start, end in bounds
     ]
 
@@ -264,8 +279,12 @@ def _listed(values: Array | None) -> list[Any]:
 
 
 def infer_resize(
-    call: Call, X: TensorType, roi: TensorType | None = None, scales: TensorType | None = None,
-    sizes: TensorType | None = None, **attributes: Any,
+    call: Call,
+    X: TensorType,
+    roi: TensorType | None = None,
+    scales: TensorType | None = None,
+    sizes: TensorType | None = None,
+    **attributes: Any,
 ) -> TensorType:
     """dtype of X; the shape when all sizes are constant, else its rank."""
     if X.shape is None:

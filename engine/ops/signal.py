@@ -57,7 +57,9 @@ def _dft(call: Call, x: Array, dft_length: Array | None, axis: int, inverse: int
     return narrow(_pairs(call.xp, _transform(call.xp, z, length, axis % rank, inverse, onesided)), x.dtype)
 
 
-def _dft_type(x: TensorType, length: TensorType | None, axis: int | None, inverse: int, onesided: int) -> TensorType:
+def _dft_type(
+    x: TensorType, length: TensorType | None, axis: int | None, inverse: int, onesided: int
+) -> TensorType:
     if x.shape is None:
         return TensorType(x.dtype)
     last = 1 if inverse and onesided else 2
@@ -73,8 +75,13 @@ def _dft_type(x: TensorType, length: TensorType | None, axis: int | None, invers
 
 
 def infer_dft(
-    call: Call, input: TensorType, dft_length: TensorType | None = None, axis: TensorType | None = None,
-    *, inverse: int = 0, onesided: int = 0,
+    call: Call,
+    input: TensorType,
+    dft_length: TensorType | None = None,
+    axis: TensorType | None = None,
+    *,
+    inverse: int = 0,
+    onesided: int = 0,
 ) -> TensorType:
     """dtype of the input; the transformed axis' size where it is known."""
     known = [-2] if axis is None else constant_ints(axis)
@@ -82,8 +89,13 @@ def infer_dft(
 
 
 def infer_dft_17(
-    call: Call, input: TensorType, dft_length: TensorType | None = None,
-    *, axis: int = 1, inverse: int = 0, onesided: int = 0,
+    call: Call,
+    input: TensorType,
+    dft_length: TensorType | None = None,
+    *,
+    axis: int = 1,
+    inverse: int = 0,
+    onesided: int = 0,
 ) -> TensorType:
     """As infer_dft, with the axis in an attribute."""
     return _dft_type(input, dft_length, axis, inverse, onesided)
@@ -109,7 +121,13 @@ def dft(
 
 @op("DFT", 17, infer=infer_dft_17)
 def dft_17(
-    call: Call, input: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
+    call: Call,
+    input: Array,
+    dft_length: Array | None = None,
+    *,
+    axis: int = 1,
+    inverse: int = 0,
+    onesided: int = 0,
 ) -> Array:
     """As version 20, with the axis in an attribute."""
     return _dft(call, input, dft_length, axis, inverse, onesided)
@@ -119,12 +137,23 @@ def dft_17(
 
 
 def infer_stft(
-    call: Call, signal: TensorType, step: TensorType, window: TensorType | None = None,
-    length: TensorType | None = None, *, onesided: int = 1,
+    call: Call,
+    signal: TensorType,
+    step: TensorType,
+    window: TensorType | None = None,
+    length: TensorType | None = None,
+    *,
+    onesided: int = 1,
 ) -> TensorType:
     """dtype of the signal; (batch, frames, bins, 2), frames and bins where the numbers are known."""
     size = (constant_ints(length) or [None])[0]
-    if size is None and length is None and window is not None and window.shape and isinstance(window.shape[0], int):
+    if (
+        size is None
+        and length is None
+        and window is not None
+        and window.shape
+        and isinstance(window.shape[0], int)
+    ):
         size = window.shape[0]
     steps, shape = constant_ints(step), signal.shape
     samples = shape[1] if shape is not None else None

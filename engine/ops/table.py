@@ -134,6 +134,7 @@ FAMILIES = (
     "ml_encode",
     "ml_linear",
     "ml_trees",
+    "ms_attention",
     "ms_fused",
     "ms_norm",
     "ms_quant",

@@ -1,4 +1,4 @@
-"""Attention and what surrounds it in language models: Attention, RotaryEmbedding, LinearAttention, CausalConvWithState."""
+"""What language models are made of: Attention, RotaryEmbedding, LinearAttention, CausalConvWithState."""
 
 from dataclasses import dataclass
 from math import sqrt

@@ -13,7 +13,7 @@ import numpy as np
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
-from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, sliding, taps, view
+from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, sliding, view
 
 _TILE_BYTES = 1 << 20
 """Columns copied at once: larger tiles leave the cache, smaller ones make small products."""
@@ -235,8 +235,8 @@ def qlinear_conv(
     group: int = 1,
     **attributes: Any,
 ) -> Array:
-    """8-bit convolution: int32 sums (with B, int32) are scaled by x_scale · w_scale / y_scale, rounded half to even,
-    shifted by y_zero_point and clamped to its dtype. w_scale and w_zero_point: one, or one per channel M.
+    """8-bit convolution: int32 sums (with B, int32) times x_scale · w_scale / y_scale, rounded half to even,
+    plus y_zero_point, clamped to its dtype. w_scale and w_zero_point: one, or one per channel M.
     """
     xp = call.xp
     y = _wrap32(_integer_sum(call, x, w, x_zero_point, w_zero_point, group, **attributes))

@@ -17,6 +17,7 @@ _BLOCK_BYTES = 32 << 20
 
 
 def _axis(
+    auto: str,
     size: int,
     kernel: int,
     stride: int,
@@ -24,7 +25,6 @@ def _axis(
     extra: int,
     pads: tuple[int, int],
     out: int | None,
-    auto: str,
 ) -> tuple[int, int, int]:
     """Return (padding before, padding after, output size) of one axis of a transposed convolution."""
     natural = stride * (size - 1) + extra + (kernel - 1) * dilation + 1
@@ -59,7 +59,7 @@ def _transposed(
         raise ValueError(f"attributes of a transposed convolution do not fit {rank} spatial axes")
     both = list(zip(pads[:rank], pads[rank:], strict=True))
     rows = zip(spatial, kernel, strides, dilations, extra, both, sizes, strict=True)
-    begin, end, out = (tuple(c) for c in zip(*(_axis(*row, auto_pad) for row in rows), strict=True))
+    begin, end, out = (tuple(c) for c in zip(*(_axis(auto_pad, *row) for row in rows), strict=True))
     if min(out) < 0:
         raise ValueError(f"pads {list(pads)} leave a negative output size {list(out)}")
     return Window(tuple(kernel), tuple(strides), tuple(dilations), begin, end, tuple(spatial)), out

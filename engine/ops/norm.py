@@ -41,7 +41,7 @@ def _count(x: Array, axes: Axes) -> int:
 
 
 def _scale_and_shift(
-    xp: Any, x: Array, scale: Array, b: Array, mean: Array, var: Array, epsilon: float
+    xp: Any, epsilon: float, x: Array, scale: Array, b: Array, mean: Array, var: Array
 ) -> Array:
     """Return (x − mean) / √(var + ε) · scale + b, computed in x's dtype."""
     y = x - mean
@@ -58,7 +58,7 @@ def _batch(
     given = [wide(a).astype(x.dtype, copy=False) for a in (scale, B, mean, var)]
     if spatial and X.ndim > 1:
         given = [_per_channel(a, X.ndim) for a in given]
-    return narrow(_scale_and_shift(call.xp, x, *given, epsilon), X.dtype)
+    return narrow(_scale_and_shift(call.xp, epsilon, x, *given), X.dtype)
 
 
 def _running(old: Array, new: Array, momentum: float) -> Array:
@@ -267,7 +267,7 @@ def _rms(call: Call, X: Array, axis: int, epsilon: float) -> tuple[Array, Array]
 def rms_normalization(
     call: Call, X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Array:
-    """X / √(mean(X²) + ε) over the axes from ``axis`` on, rounded to X's dtype, then · scale in scale's dtype."""
+    """X / √(mean(X²) + ε) over the axes from ``axis`` on, rounded to X's dtype, · scale in scale's dtype."""
     normalised, _ = _rms(call, X, axis, epsilon)
     return narrow(normalised, X.dtype).astype(scale.dtype, copy=False) * scale
 

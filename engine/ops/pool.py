@@ -10,7 +10,7 @@ import numpy as np
 
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import INT64
-from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
 from graphdoc.engine.ops.window import Ints, Window, axis_taps, counts, infer_sizes, sliding, taps
 
 # ---- shapes --------------------------------------------------------------------------------------------
@@ -102,7 +102,8 @@ def _max_with_indices(xp: Any, x: Array, window: Window, storage_order: int) -> 
     index = xp.full(best.shape, -1, np.int64)
     for _, positions, elements in taps(window, spatial):
         value, held, at = x[(..., *elements)], best[(..., *positions)], index[(..., *positions)]
-        better = (value > held) | (value != value) | (at < 0)  # noqa: PLR0124 (NaN differs from itself)
+        # NaN alone differs from itself.
+        better = (value > held) | (value != value) | (at < 0)
         xp.copyto(held, value, where=better)
         xp.copyto(at, grid[elements], where=better)
     planes = xp.arange(x.shape[0] * x.shape[1], dtype=np.int64) * prod(spatial)

@@ -150,7 +150,7 @@ def _scan(xp: Any, cell: Cell, inputs: Array, state: State, lengths: Array | Non
             outputs[step] = new[0]
             state = new
         else:
-            alive = (step < lengths)[:, None]
+            alive = (step < xp.asarray(lengths))[:, None]
             xp.copyto(outputs[step], new[0], where=alive)
             state = tuple(xp.where(alive, n, old) for n, old in zip(new, state, strict=True))
     return outputs, state
@@ -210,17 +210,9 @@ def _check(layer: Layer, W: Array, R: Array, gates: int) -> int:
     return hidden
 
 
-def _halves(B: Array | None, direction: int) -> tuple[Array | None, Array | None]:
-    """Return the input and the recurrence bias of a direction."""
-    if B is None:
-        return None, None
-    size = B.shape[1] // 2
-    return wide(B[direction, :size]), wide(B[direction, size:])
-
-
 def _summed(B: Array | None, direction: int) -> Array | None:
-    first, second = _halves(B, direction)
-    return None if first is None else first + second
+    """Return the sum of a direction's input and recurrence bias."""
+    return None if B is None else wide(B[direction]).reshape(2, -1).sum(axis=0)
 
 
 def infer_recurrent(
@@ -296,7 +288,7 @@ def _gru_cell(
     hidden_bias: Array | None,
     linear_before_reset: int,
 ) -> Cell:
-    """Return the cell; hidden_bias is the recurrence bias of the hidden gate when the reset gate scales it."""
+    """Return the cell; hidden_bias is the hidden gate's recurrence bias where the reset gate scales it."""
     f, g = functions
     clip, size = layer.clipped(xp), R.shape[1]
     recurrence = wide(R).T
@@ -320,6 +312,13 @@ def _gru_cell(
         return update(inputs, gates, (gates[:, size:] * state[0]) @ of_hidden, state[0])
 
     return reset_after if linear_before_reset else reset_before
+
+
+def _split_bias(b: Array, hidden: int) -> tuple[Array, Array]:
+    """Return what is added to the input products, and the hidden gate's recurrence bias by itself."""
+    bias = b[: 3 * hidden].copy()
+    bias[: 2 * hidden] += b[3 * hidden : 5 * hidden]
+    return bias, b[5 * hidden :]
 
 
 @op("GRU", 1, 3, 7, 14, 22, infer=infer_recurrent)
@@ -347,9 +346,7 @@ def gru(
     for d, functions in enumerate(layer.functions(call.xp, ["Sigmoid", "Tanh"])):
         bias, of_hidden = _summed(B, d), None
         if B is not None and linear_before_reset:
-            first, second = _halves(B, d)
-            bias, of_hidden = first + second, second[2 * hidden :]
-            bias[2 * hidden :] = first[2 * hidden :]
+            bias, of_hidden = _split_bias(wide(B[d]), hidden)
         cells.append((_gru_cell(call.xp, layer, R[d], functions, of_hidden, linear_before_reset), bias))
     return _run(call, layer, X, W, B, sequence_lens, [initial_h], hidden, cells)
 

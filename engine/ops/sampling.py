@@ -4,7 +4,7 @@ Samples are sums over the corners of a cell: per corner one gather for all chann
 Coordinates count elements from 0 and run in the order of the spatial axes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -51,7 +51,10 @@ def _flat_corners(
 
 
 def sample(xp: Any, x: Array, axes: Sequence[Sequence[Corner]]) -> Array:
-    """Return Σ over corners of x (N, C, *spatial) at their indices times weights, all (N, points): (N, C, points)."""
+    """Return Σ over corners of x (N, C, *spatial) at their indices times weights, both (N, points).
+
+    The result is (N, C, points).
+    """
     flat = x.reshape(*x.shape[:2], -1)
     points = axes[0][0][0].shape[1]
     total = xp.zeros((*x.shape[:2], points), x.dtype)
@@ -154,7 +157,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: int = 0,
 ) -> Array:
-    """X (N, C, *spatial) at the positions of grid (N, *out, axes), normalised to −1 … 1, innermost axis first.
+    """X (N, C, *spatial) at the positions of grid (N, *out, axes): −1 … 1, innermost axis first.
 
     mode: linear, cubic or nearest (version 16: bilinear, bicubic, nearest); padding_mode: zeros, border,
     reflection. Integers are sampled in float64 and truncated. Returns (N, C, *out).

@@ -136,6 +136,12 @@ def dft_17(
 # ---- STFT ----------------------------------------------------------------------------------------------
 
 
+def _first(tensor: TensorType | None) -> int | None:
+    """Return a known scalar, else None."""
+    known = constant_ints(tensor)
+    return known[0] if known else None
+
+
 def infer_stft(
     call: Call,
     signal: TensorType,
@@ -146,19 +152,13 @@ def infer_stft(
     onesided: int = 1,
 ) -> TensorType:
     """dtype of the signal; (batch, frames, bins, 2), frames and bins where the numbers are known."""
-    size = (constant_ints(length) or [None])[0]
-    if (
-        size is None
-        and length is None
-        and window is not None
-        and window.shape
-        and isinstance(window.shape[0], int)
-    ):
+    shape, size = signal.shape, _first(length)
+    if length is None and window is not None and window.shape and isinstance(window.shape[0], int):
         size = window.shape[0]
-    steps, shape = constant_ints(step), signal.shape
-    samples = shape[1] if shape is not None else None
-    known = size is not None and steps and isinstance(samples, int)
-    frames = (samples - size) // steps[0] + 1 if known else None  # type: ignore[operator,index]
+    stride, samples = _first(step), shape[1] if shape is not None else None
+    frames = None
+    if size is not None and stride and isinstance(samples, int):
+        frames = (samples - size) // stride + 1
     bins = None if size is None else size // 2 + 1 if onesided else size
     return TensorType(signal.dtype, (None if shape is None else shape[0], frames, bins, 2))
 
@@ -220,7 +220,7 @@ def _cosines(call: Call, size: Array, periodic: int, output_datatype: int, terms
 
 def infer_window(call: Call, size: TensorType, *, output_datatype: int = 1, **_: Any) -> TensorType:
     """The output datatype; (size,) when it is constant."""
-    return TensorType(_dtype(call, output_datatype), ((constant_ints(size) or [None])[0],))
+    return TensorType(_dtype(call, output_datatype), (_first(size),))
 
 
 @op("HannWindow", 17, infer=infer_window)

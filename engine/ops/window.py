@@ -50,7 +50,7 @@ def sliding(
     pads = pads if pads and auto_pad in ("NOTSET", "") else [0] * 2 * rank
     _check(rank, kernel, strides, dilations, pads, auto_pad)
     rows = zip(spatial, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
-    sizes = [_axis(*row, auto_pad, ceil_mode) for row in rows]
+    sizes = [_axis(auto_pad, ceil_mode, *row) for row in rows]
     begin, end, out = (tuple(column) for column in zip(*sizes, strict=True)) if sizes else ((), (), ())
     return Window(tuple(kernel), tuple(strides), tuple(dilations), begin, end, out)
 
@@ -71,7 +71,7 @@ def _check(rank: int, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints, 
 
 
 def _axis(
-    size: int, kernel: int, stride: int, dilation: int, begin: int, end: int, auto_pad: str, ceil_mode: int
+    auto_pad: str, ceil_mode: int, size: int, kernel: int, stride: int, dilation: int, begin: int, end: int
 ) -> tuple[int, int, int]:
     """Return (padding before, padding after, positions) of one axis."""
     extent = (kernel - 1) * dilation + 1
@@ -106,16 +106,16 @@ def infer_sizes(
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     pads = pads if pads and auto_pad in ("NOTSET", "") else [0] * 2 * rank
     rows = zip(spatial, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
-    return tuple(_infer_axis(*row, auto_pad, ceil_mode) for row in rows)
+    return tuple(_infer_axis(auto_pad, ceil_mode, *row) for row in rows)
 
 
 def _infer_axis(
-    size: Dim, kernel: Dim, stride: int, dilation: int, begin: int, end: int, auto_pad: str, ceil_mode: int
+    auto_pad: str, ceil_mode: int, size: Dim, kernel: Dim, stride: int, dilation: int, begin: int, end: int
 ) -> Dim:
     if not isinstance(kernel, int):
         return size if stride == 1 and auto_pad.startswith("SAME") else None
     if isinstance(size, int):
-        return _axis(size, kernel, stride, dilation, begin, end, auto_pad, ceil_mode)[2]
+        return _axis(auto_pad, ceil_mode, size, kernel, stride, dilation, begin, end)[2]
     unchanged = auto_pad.startswith("SAME") or begin + end == (kernel - 1) * dilation
     return size if stride == 1 and unchanged else None
 

@@ -100,17 +100,24 @@ def _text(value: Any) -> Any:
     return value
 
 
-def run(case: Case) -> list[str]:
-    """Return what is wrong, empty when the case passes. Raises what the interpreter raises."""
-    interpreter = Interpreter(ir.serde.deserialize_model(case.model))
-    complaints: list[str] = []
+def outputs(case: Case, *, truth: bool = False) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, expected, computed) of every output. Raises what the interpreter raises."""
+    interpreter = Interpreter(ir.serde.deserialize_model(case.model), truth=truth)
     for inputs, expected in case.data:
         names = [i.name for i in case.model.graph.input]
         feeds = {n: _text(x) for n, x in zip(names, inputs, strict=False) if x is not None}
         results = interpreter.run(feeds)
         for name, want in zip([o.name for o in case.model.graph.output], expected, strict=False):
-            complaints += differences(name, _text(want), results[name], case.rtol, case.atol)
-    return complaints
+            yield name, _text(want), results[name]
+
+
+def run(case: Case) -> list[str]:
+    """Return what is wrong, empty when the case passes. Raises what the interpreter raises."""
+    return [
+        complaint
+        for name, want, got in outputs(case)
+        for complaint in differences(name, want, got, case.rtol, case.atol)
+    ]
 
 
 def differences(name: str, want: Any, got: Any, rtol: float, atol: float) -> list[str]:

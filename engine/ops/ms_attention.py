@@ -128,10 +128,8 @@ def attention(
         raise ValueError("Attention with do_rotary or past_present_share_buffer is not implemented")
     projected = product(call.xp, wide(input), wide(weights))
     projected = projected if bias is None else projected + wide(bias)
-    return _self_attention(
-        call, projected, mask_index, past, attention_bias, num_heads, mask_filter_value, unidirectional, scale,
-        qkv_hidden_sizes, input.dtype,
-    )  # fmt: skip
+    options = (num_heads, mask_filter_value, unidirectional, scale, qkv_hidden_sizes)
+    return _self_attention(call, projected, mask_index, past, attention_bias, *options, input.dtype)
 
 
 def _self_attention(
@@ -190,10 +188,8 @@ def qattention(
     total = integer_product(call, input, weight, input_zero_point, weight_zero_point)
     factor = input_scale.reshape(()) * (weight_scale if weight_scale.size > 1 else weight_scale.reshape(()))
     projected = total.astype(wide(factor).dtype) * wide(factor) + wide(bias)
-    return _self_attention(
-        call, projected, mask_index, past, None, num_heads, mask_filter_value, unidirectional, scale, None,
-        bias.dtype,
-    )  # fmt: skip
+    options = (num_heads, mask_filter_value, unidirectional, scale, None)
+    return _self_attention(call, projected, mask_index, past, None, *options, bias.dtype)
 
 
 # ---- MultiHeadAttention -------------------------------------------------------------------------------
@@ -381,7 +377,7 @@ def group_query_attention(
         q, k = (rotate(xp, x, cos, sin, rotary_interleaved) for x in (q, k))
     size = max(total, 0 if past_key is None else past_key.shape[2])
     keys, values = (_cache(xp, past, x, starts, size) for past, x in ((past_key, k), (past_value, v)))
-    hidden = _hidden(xp, starts, length, total, local_window_size, q.dtype)
+    hidden = _hidden(xp, starts, ends, length, total, local_window_size, q.dtype)
     bias = None if attention_bias is None else wide(attention_bias)
     sink = xp.zeros(num_heads, q.dtype) if smooth_softmax and head_sink is None else head_sink
     out = _attend_groups(
@@ -405,9 +401,14 @@ def _grouped(
 
 
 def _positions(xp: Any, starts: Sequence[int], length: int, given: Array | None) -> Array:
-    """Return the position of each query, int64 [B, S]."""
+    """Return the position of each query, int64 [B, S].
+
+    given: position_ids [B, S]; of a prompt only the first element counts, as the operator's text says.
+    """
+    if given is not None and length == 1:
+        return xp.broadcast_to(given.astype(np.int64), (len(starts), 1))
     if given is not None:
-        return xp.broadcast_to(given.astype(np.int64), (len(starts), length))
+        return xp.broadcast_to(int(given.reshape(-1)[0]) + xp.arange(length), (len(starts), length))
     return xp.asarray(np.asarray(starts, np.int64)[:, None] + np.arange(length))
 
 
@@ -423,9 +424,12 @@ def _cache(xp: Any, past: Array | None, new: Array, starts: Sequence[int], size:
     return result
 
 
-def _hidden(xp: Any, starts: Sequence[int], length: int, total: int, window: int, dtype: Any) -> Array:
-    """Return [B, 1, S, T]: −inf for keys after the query or before its window, else 0."""
-    last = xp.asarray(np.asarray(starts)[:, None] + np.arange(length))[:, None, :, None]
+def _hidden(
+    xp: Any, starts: Sequence[int], ends: Sequence[int], length: int, total: int, window: int, dtype: Any
+) -> Array:
+    """Return [B, 1, S, T]: −inf for keys after the query or the sequence, or before the window, else 0."""
+    last = np.minimum(np.asarray(starts)[:, None] + np.arange(length), np.asarray(ends)[:, None] - 1)
+    last = xp.asarray(last)[:, None, :, None]
     keys = xp.arange(total)
     out = keys > last
     if window > 0:

@@ -210,7 +210,7 @@ def _separate(query: Array, key: Array | None, value: Array | None) -> tuple[Arr
     """
     if key is None:
         q, k, v = (query[:, :, :, i] for i in range(3))
-        return tuple(x.reshape(*x.shape[:2], -1) for x in (q, k, v))  # type: ignore[return-value]
+        return tuple(x.reshape(*x.shape[:2], -1) for x in (q, k, v))
     if value is None:
         k, v = (key[:, :, :, i].reshape(*key.shape[:2], -1) for i in range(2))
         return query, k, v
@@ -264,7 +264,7 @@ def multi_head_attention(
     out, scores = attend(
         call, q, k, v, scale, added, order, None if attention_bias is None else wide(attention_bias)
     )
-    return tuple(narrow(x, dtype) for x in (out, k, v, scores))  # type: ignore[return-value]
+    return tuple(narrow(x, dtype) for x in (out, k, v, scores))
 
 
 # ---- rotary embedding ---------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def _across_bytes(xp: Any, packed: Array, bits: int, count: int) -> Array:
 
 
 def _zero_points(xp: Any, zero: Array | None, bits: int, rows: int, blocks: int, dtype: Any) -> Array:
-    """Return zero points as floats that broadcast to [rows, blocks, 1]; without any the middle of the range."""
+    """Return zero points as floats, [rows, blocks, 1]; without any the middle of the range, []."""
     if zero is None:
         return np.asarray(1 << (bits - 1)).astype(dtype)
     if zero.dtype == np.uint8:

@@ -136,6 +136,7 @@ FAMILIES = (
     "ml_trees",
     "ms_attention",
     "ms_fused",
+    "ms_misc",
     "ms_nbits",
     "ms_norm",
     "ms_quant",

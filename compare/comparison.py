@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -126,14 +126,14 @@ def _unpaired(ref: Target, test: Target, points: Sequence[Point]) -> list[Skip]:
     """Return the values that only one of two different models has."""
     if test is ref:
         return []
-    in_a, in_b = {p.key for p in ref.points}, {p.key for p in test.points}
-    only_a = [
-        Skip(value=p.key, reason="only A has a value of this name") for p in ref.points if p.key not in in_b
-    ]
-    only_b = [
-        Skip(value=p.key, reason="only B has a value of this name") for p in test.points if p.key not in in_a
-    ]
-    return only_a + only_b
+    return [*_only("A", ref, test), *_only("B", test, ref)]
+
+
+def _only(label: str, one: Target, other: Target) -> Iterator[Skip]:
+    known = {point.key for point in other.points}
+    for point in one.points:
+        if point.key not in known:
+            yield Skip(value=point.key, reason=f"only {label} has a value of this name")
 
 
 def _renamed_feeds(feeds: Mapping[str, Any], ref: Target, test: Target) -> Mapping[str, Any]:
@@ -300,13 +300,11 @@ def _layer(finding: Finding, judged: Judgement, index: Mapping[str, int], eviden
 
 
 def _input(name: str, value: Any, inputs: Inputs) -> InputInfo:
-    array = value if isinstance(value, np.ndarray) else None
+    dtype = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
     return InputInfo(
         name=name,
-        dtype="string"
-        if array is not None and array.dtype == object
-        else getattr(value, "dtype", np.dtype("V")).name,
-        shape=tuple(array.shape) if array is not None else (),
+        dtype="string" if dtype == "object" else dtype,
+        shape=tuple(getattr(value, "shape", ())),
         sha256=hash_value(value),
         source=inputs.sources.get(name, ""),
     )

@@ -1,16 +1,35 @@
 """The inputs of a comparison: read from files, or seeded values that suit the model."""
 
+import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from graphdoc.engine.errors import InputError, UsageError
-from graphdoc.engine.feeds import InputSpec, check_feeds, nearest, required_inputs
+from graphdoc.compare.inputs_dryrun import DryRun, Trial
+from graphdoc.compare.inputs_facts import Case, Facts, Setting
+from graphdoc.compare.inputs_nodes import LIMIT, Content, tensor_type
+from graphdoc.compare.inputs_roles import Role, axis_labels, role_of
+from graphdoc.compare.inputs_signals import features, words
+from graphdoc.compare.inputs_sizes import Plan, Search
+from graphdoc.compare.inputs_uses import Walker
+from graphdoc.compare.inputs_values import make_values
+from graphdoc.engine.errors import UsageError
+from graphdoc.engine.feeds import (
+    SEQUENCE,
+    TENSOR,
+    InputSpec,
+    check_feeds,
+    example_shape,
+    nearest,
+    required_inputs,
+    shape_text,
+)
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -57,42 +76,153 @@ def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def make_inputs(model: ir.Model, *, shapes: Shapes | None = None, seed: int = 0) -> Inputs:
-    """Return seeded inputs for every input without an initializer."""
-    feeds: dict[str, Any] = {}
-    for name, spec in required_inputs(model).items():
-        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        feeds[name] = _values(spec, _shape(spec, shapes or {}), rng)
+    """Return seeded inputs that suit the model, for every input without an initializer.
+
+    What an input is for is read off the graph (``inputs_roles.py``); sizes that the model leaves open are
+    found by dry runs (``inputs_sizes.py``). Same model, shapes and seed: same values, on every machine.
+
+    shapes: sizes by input name or symbol, as :func:`parse_shapes` returns them.
+
+    Raises UsageError for names or sizes the model does not have and for sizes that cannot be guessed.
+    """
+    specs = required_inputs(model)
+    given, specs = apply_shapes(specs, shapes or {})
+    tensors = {name: spec for name, spec in specs.items() if spec.kind == TENSOR}
+    feeds, texts = _tensors(model, tensors, given, seed)
+    for name, spec in specs.items():
+        if name not in feeds:
+            feeds[name], texts[name] = _other(spec, _random(seed, name))
+    feeds = {name: feeds[name] for name in specs}
     check_feeds(model, feeds)
-    return Inputs(feeds, dict.fromkeys(feeds, f"seed {seed}"), seed)
+    return Inputs(feeds, {name: f"seed {seed}: {texts[name]}" for name in feeds}, seed)
 
 
-def load_inputs(model: ir.Model, path: str | Path) -> Inputs:
+def _random(seed: int, name: str) -> np.random.Generator:
+    """Return the generator of one input: its values do not change when others come or go."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def _tensors(
+    model: ir.Model, specs: Mapping[str, InputSpec], given: dict[str, int], seed: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    run = DryRun(model)
+    walker = Walker(model, run.run({}).values)
+    values = {str(value.name): value for value in model.graph.inputs}
+    plans = [_plan(Facts(spec, walker.uses(values[name]), walker)) for name, spec in specs.items()]
+
+    def case(plan: Plan, setting: Setting) -> Case:
+        return Case(plan.facts, setting.shapes[plan.name], _random(seed, plan.name), setting)
+
+    def attempt(setting: Setting) -> Trial:
+        return run.run({plan.name: _content(case(plan, setting), plan.role) for plan in plans})
+
+    setting, trial = Search(plans, given, run, attempt).solve()
+    walker.known = trial.values
+    made = {plan.name: make_values(case(plan, setting), plan.role) for plan in plans}
+    return {name: array for name, (array, _) in made.items()}, {
+        name: text for name, (_, text) in made.items()
+    }
+
+
+def _plan(facts: Facts) -> Plan:
+    role = role_of(facts)
+    return Plan(facts, role, axis_labels(facts, role))
+
+
+def _content(case: Case, role: Role) -> Content:
+    """Return the values for a dry run, or of large tensors the type: floats that shape nothing."""
+    dtype, count = case.facts.spec.dtype, prod(case.shape)
+    if dtype is None or count > (64 if case.facts.kind == "f" else LIMIT):
+        return None if dtype is None else tensor_type(dtype, case.shape)
+    return make_values(case, role)[0]
+
+
+def _other(spec: InputSpec, rng: np.random.Generator) -> tuple[Any, str]:
+    """Return a value for an input that is no tensor."""
+    if spec.kind != SEQUENCE:
+        return None, "an empty optional"
+    shape = tuple(dim if isinstance(dim, int) else 3 for dim in spec.shape or (3,))
+    if spec.dtype is None or spec.dtype.kind == "O":
+        return [words(rng, shape) for _ in range(2)], "a sequence of 2"
+    return [features(rng, shape).astype(spec.dtype) for _ in range(2)], "a sequence of 2"
+
+
+def apply_shapes(
+    specs: Mapping[str, InputSpec], shapes: Shapes
+) -> tuple[dict[str, int], dict[str, InputSpec]]:
+    """Return the sizes of open dimensions that the user has given, and the inputs with ranks filled in.
+
+    Raises UsageError for unknown names, wrong ranks, fixed sizes given otherwise, and contradictions.
+    """
+    given: dict[str, int] = {}
+    result = dict(specs)
+    symbols = {dim for spec in specs.values() for dim in spec.shape or () if isinstance(dim, str)}
+    for name, sizes in shapes.items():
+        if name in specs:
+            result[name] = _apply(specs[name], sizes, given)
+        elif name in symbols and len(sizes) == 1:
+            _give(given, name, sizes[0], f"--shape {name}={sizes[0]}")
+        else:
+            raise _unknown_name(name, sizes, specs, symbols)
+    for spec in result.values():
+        if spec.shape is None and spec.kind == TENSOR:
+            raise UsageError(
+                f"input shape unknown: the model does not tell the rank of {spec.name}",
+                where=str(spec),
+                next_step=f"--shape {spec.name}=1x3x224x224   (with the sizes the model takes)",
+            )
+    return given, result
+
+
+def _apply(spec: InputSpec, sizes: tuple[int, ...], given: dict[str, int]) -> InputSpec:
+    text = f"--shape {spec.name}={'x'.join(map(str, sizes))}"
+    if spec.shape is None:
+        return replace(spec, shape=sizes)
+    fits = len(sizes) == len(spec.shape) and all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(spec.shape, sizes, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            f"input '{spec.name}' has shape {shape_text(spec.shape)}, not {shape_text(sizes)}",
+            where=text,
+            next_step=f"--shape {spec.name}={example_shape(spec.shape)}",
+        )
+    for axis, (dim, size) in enumerate(zip(spec.shape, sizes, strict=True)):
+        if not isinstance(dim, int):
+            _give(given, dim or f"{spec.name}.{axis}", size, text)
+    return spec
+
+
+def _give(given: dict[str, int], key: str, size: int, text: str) -> None:
+    if given.setdefault(key, size) != size:
+        raise UsageError(
+            f"dimension '{key}' cannot be both {given[key]} and {size}",
+            where=text,
+            next_step=f"give it once: --shape {key}={size}",
+        )
+
+
+def _unknown_name(
+    name: str, sizes: tuple[int, ...], specs: Mapping[str, InputSpec], symbols: set[str]
+) -> UsageError:
+    shape = "x".join(map(str, sizes))
+    if name in symbols:
+        return UsageError(
+            f"'{name}' is one dimension, {len(sizes)} sizes were given",
+            where=f"--shape {name}={shape}",
+            next_step=f"--shape {name}={sizes[0] if sizes else 1}",
+        )
+    guess = nearest(name, [*specs, *sorted(symbols)])
+    return UsageError(
+        f"the model has no input or dimension '{name}'",
+        where="; ".join(str(spec) for spec in list(specs.values())[:6]) or "the model has no inputs",
+        next_step=f"did you mean --shape {guess}={shape}?" if guess else "leave it out",
+    )
+
+
+def load_inputs(model: ir.Model, path: str | os.PathLike[str]) -> Inputs:
     """Return the inputs in an npz file."""
     with np.load(path) as file:
         feeds = {name: file[name] for name in file.files}
     check_feeds(model, feeds)
     return Inputs(feeds, {name: f"file {Path(path).name}" for name in feeds}, None)
-
-
-def _shape(spec: InputSpec, shapes: Shapes) -> tuple[int, ...]:
-    if spec.name in shapes:
-        return shapes[spec.name]
-    if spec.shape is None:
-        raise UsageError(
-            f"input shape unknown: {spec.name}", where=str(spec), next_step=f"--shape {spec.name}=1x3x224x224"
-        )
-    given = (shapes.get(dim, (1,))[0] if isinstance(dim, str) else dim for dim in spec.shape)
-    return tuple(1 if dim is None else dim for dim in given)
-
-
-def _values(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    if spec.dtype is None or spec.kind != "tensor":
-        raise InputError(f"cannot make up a {spec.kind}", where=str(spec), next_step="--inputs FILE.npz")
-    if spec.dtype == object:
-        return np.full(shape, "word", dtype=object)
-    if spec.dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(spec.dtype)
-    return rng.standard_normal(shape).astype(spec.dtype)
-
-
-__all__ = ["InputSpec", "Inputs", "load_inputs", "make_inputs", "nearest", "parse_shapes"]

@@ -96,12 +96,17 @@ class Facts:
 class Setting:
     """The sizes all inputs get, and what they mean for each other.
 
-    shapes: input name → shape. sequence, past: length of the tokens and of what a cache holds.
+    shapes: input name → shape. lengths: input name → size of its axis of tokens, frames or samples.
+    sequence, past: number of tokens, and of those a cache holds. rate: samples a second.
+    narrow: what the range of indices whose way to their table is not certain is divided by.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
+    lengths: Mapping[str, int]
     sequence: int
     past: int
+    rate: int = 16000
+    narrow: int = 1
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
-"""What each input of a model is for, told from the graph first and from its name second.
+"""What each input of a model is for, told from the graph first and from its name where that leaves a doubt.
 
-The role decides what its axes mean (:func:`axis_labels`) and which values suit it
-(``inputs_values.py``). Roles are tried in the order of :data:`RULES`; the first that fits is taken.
+The role decides what the axes mean (:func:`axis_labels`) and which values suit (``inputs_values.py``).
+Roles are tried in the order of :data:`RULES`; the first that fits is taken.
 """
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 
-import onnx_ir as ir
-
-from graphdoc.compare.inputs_uses import Use, Walker
-from graphdoc.engine.feeds import TENSOR, InputSpec
+from graphdoc.compare.inputs_facts import RECURRENT, Facts
+from graphdoc.compare.inputs_index import indexes, limits
+from graphdoc.compare.inputs_operands import operand_use
+from graphdoc.compare.inputs_tabular import MODEL_OPERATORS, categories, fitted
+from graphdoc.compare.inputs_uses import Use
 
 
 class Role(StrEnum):
@@ -47,7 +46,7 @@ NAMES: dict[Role, re.Pattern[str]] = {
     Role.CACHE: re.compile(r"(^|_)(past|kv|presents?|key_cache|value_cache|cached?_(k|v|key|value))(_|$)"),
     Role.STATE: re.compile(
         r"^(h|c|hx|cx|hc)\d*$|^(h|c)_?(0|in|prev|init)$"
-        r"|^(?!.*(encoder|last|attention)).*(^|_)(state|states|hidden|cell|cache|caches|mems|memory|rnn|gru|lstm"
+        r"|^(?!.*(encoder|last|attention|hidden_states)).*(^|_)(state|states|hidden|cell|cache|caches|mems|rnn|gru|lstm"
         r"|context_in|buffer|conv_buf)(_?(in|prev|h|c|\d+))*$"
     ),
     Role.RATE: re.compile(r"^(sr|fs|rate|sample_rate|sampling_rate|samplerate)$"),
@@ -64,215 +63,321 @@ NAMES: dict[Role, re.Pattern[str]] = {
 """Names in lower case with ``_`` between words; used where the graph leaves a doubt."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """One input: what the model declares, where it goes, and the names to read."""
-
-    spec: InputSpec
-    uses: tuple[Use, ...]
-    walker: Walker = field(repr=False)
-
-    @cached_property
-    def name(self) -> str:
-        """The name in lower case, words split by ``_``."""
-        text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.spec.name)
-        return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
-
-    @property
-    def kind(self) -> str:
-        """NumPy's one-letter kind of the dtype; ``f`` for bfloat16 and float8 too, ``i`` for int4."""
-        dtype = self.spec.dtype
-        if dtype is None or dtype.kind != "V":
-            return "f" if dtype is None else dtype.kind
-        return "i" if "int" in dtype.name else "f"
-
-    @property
-    def integer(self) -> bool:
-        """Whether the elements are integers."""
-        return self.kind in "iu"
-
-    @property
-    def rank(self) -> int | None:
-        """The number of axes, None when the model states none."""
-        return None if self.spec.shape is None else len(self.spec.shape)
-
-    def size(self, axis: int) -> int | None:
-        """Return a declared size, None when it is open or there is no such axis."""
-        shape = self.spec.shape or ()
-        dim = shape[axis] if -len(shape) <= axis < len(shape) else None
-        return dim if isinstance(dim, int) else None
-
-    @cached_property
-    def elements(self) -> int | None:
-        """The number of elements if it is declared."""
-        count = 1
-        for axis in range(self.rank or 0):
-            size = self.size(axis)
-            if size is None:
-                return None
-            count *= size
-        return None if self.rank is None else count
-
-    def named(self, role: Role) -> bool:
-        """Whether the name is one of that role."""
-        return bool(NAMES[role].search(self.name))
-
-    def reaching(self, *places: tuple[str, int]) -> list[Use]:
-        """Return the uses at these operators and slots."""
-        return [use for use in self.uses if use.at in places]
-
-    def first(self, operators: Iterable[str], slot: int = 0) -> Use | None:
-        """Return the nearest use by one of the operators."""
-        wanted = frozenset(operators)
-        return next((use for use in self.uses if use.op in wanted and use.slot == slot), None)
-
-    @cached_property
-    def convolution(self) -> Use | None:
-        """The nearest convolution that reads this input."""
-        return self.first(CONVOLUTIONS)
-
-    @cached_property
-    def spatial(self) -> tuple[int | None, ...]:
-        """The input's axes behind the window axes of that convolution."""
-        use = self.convolution
-        return () if use is None or use.path.axes is None else use.path.axes[2:]
-
-    def one_channel_1d(self) -> bool:
-        """Whether the nearest convolution slides a window with one channel along one axis."""
-        use = self.convolution
-        if use is None:
-            return False
-        weight = self.walker.shape(use.node.inputs[3 if use.op == "QLinearConv" else 1])
-        return weight is not None and len(weight) == 3 and weight[1] == 1
-
-
-CONVOLUTIONS = ("Conv", "QLinearConv", "ConvInteger", "FusedConv", "NhwcFusedConv", "QLinearConv")
-RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
-STATE_SLOTS = frozenset(
-    {("LSTM", 5), ("LSTM", 6), ("GRU", 5), ("RNN", 5), ("DynamicQuantizeLSTM", 5), ("DynamicQuantizeLSTM", 6)}
+_STATE_SLOTS = (("LSTM", 5), ("LSTM", 6), ("GRU", 5), ("RNN", 5), ("DynamicQuantizeLSTM", 5))
+_CACHE_SLOTS = (
+    ("Attention", 4),
+    ("Attention", 5),
+    ("GroupQueryAttention", 3),
+    ("GroupQueryAttention", 4),
+    ("MultiHeadAttention", 6),
+    ("MultiHeadAttention", 7),
+    ("DecoderMaskedMultiHeadAttention", 5),
+    ("DecoderMaskedMultiHeadAttention", 6),
+    ("TensorScatter", 0),
 )
-CACHE_SLOTS = frozenset(
-    {
-        ("Attention", 4),
-        ("Attention", 5),
-        ("GroupQueryAttention", 3),
-        ("GroupQueryAttention", 4),
-        ("MultiHeadAttention", 6),
-        ("MultiHeadAttention", 7),
-        ("DecoderMaskedMultiHeadAttention", 5),
-        ("DecoderMaskedMultiHeadAttention", 6),
-        ("TensorScatter", 0),
-    }
+_LENGTH_SLOTS = (
+    ("LSTM", 4),
+    ("GRU", 4),
+    ("RNN", 4),
+    ("ReverseSequence", 1),
+    ("GroupQueryAttention", 5),
+    ("Attention", 6),
 )
-LENGTH_SLOTS = frozenset(
-    {
-        ("LSTM", 4),
-        ("GRU", 4),
-        ("RNN", 4),
-        ("ReverseSequence", 1),
-        ("GroupQueryAttention", 5),
-        ("Attention", 6),
-    }
+_POSITION_SLOTS = (("RotaryEmbedding", 1), ("RotaryEmbedding", 3), ("EmbedLayerNormalization", 6))
+_MASK_SLOTS = (("Where", 0), ("Not", 0), ("And", 0), ("And", 1), ("GatherND", 0), ("Sub", 1))
+_COLOURS = (1, 3, 4)
+
+
+def role_of(facts: Facts) -> Role:
+    """Return the first role whose rule fits; FEATURES for floats and NUMBERS for integers otherwise."""
+    for role, fits in RULES:
+        if fits(facts):
+            return role
+    return Role.NUMBERS if facts.integer else Role.FEATURES
+
+
+def named(facts: Facts, role: Role) -> bool:
+    """Whether the input's name is one of that role."""
+    return bool(NAMES[role].search(facts.name))
+
+
+def _small(facts: Facts) -> bool:
+    return facts.rank is not None and facts.rank <= 1
+
+
+def _is_operand(facts: Facts) -> bool:
+    use = operand_use(facts.uses)
+    return use is not None and not (_is_length(facts) or named(facts, Role.MASK) or facts.kind == "O")
+
+
+def _is_mask(facts: Facts) -> bool:
+    return named(facts, Role.MASK) and not any(limit.exact for limit in limits(facts))
+
+
+def _is_position(facts: Facts) -> bool:
+    return facts.integer and (named(facts, Role.POSITIONS) or bool(facts.reaching(*_POSITION_SLOTS)))
+
+
+def _is_length(facts: Facts) -> bool:
+    if not facts.integer or (facts.rank or 0) > 2:
+        return False
+    return named(facts, Role.LENGTHS) or bool(facts.reaching(*_LENGTH_SLOTS))
+
+
+def _is_token(facts: Facts) -> bool:
+    """Integers that index a table; floats only where the table is certain (a model that casts them)."""
+    return indexes(facts) if facts.integer else facts.kind == "f" and bool(limits(facts))
+
+
+def _is_table(facts: Facts) -> bool:
+    if facts.rank not in (1, 2) or facts.kind == "O":
+        return False
+    if any(use.slot == 0 and use.op in MODEL_OPERATORS for use in facts.uses):
+        return True
+    columns = facts.size(-1)
+    return facts.rank == 2 and columns is not None and fitted(facts, columns) is not None
+
+
+def _is_rate(facts: Facts) -> bool:
+    return facts.elements == 1 and (named(facts, Role.RATE) or rate(facts) is not None)
+
+
+def rate(facts: Facts) -> int | None:
+    """Return the first of the numbers from 1000 on that the input is compared with: sampling rates."""
+    for use in facts.reaching(("Equal", 0), ("Equal", 1)):
+        constant = facts.walker.constant(use.node.inputs[1 - use.slot])
+        if (
+            constant is not None
+            and constant.size == 1
+            and constant.dtype.kind in "iuf"
+            and constant.item() >= 1000
+        ):
+            return int(constant.item())
+    return None
+
+
+def sampling_rate(inputs: Iterable[Facts]) -> int:
+    """Return the sampling rate a model compares its input with, else 16 kHz."""
+    return next((found for facts in inputs if (found := rate(facts)) is not None), 16000)
+
+
+def _is_cache(facts: Facts) -> bool:
+    if facts.kind != "f" or (facts.rank or 0) < 3:
+        return False
+    return bool(facts.reaching(*_CACHE_SLOTS)) or named(facts, Role.CACHE)
+
+
+def _is_state(facts: Facts) -> bool:
+    return facts.kind == "f" and (bool(facts.reaching(*_STATE_SLOTS)) or named(facts, Role.STATE))
+
+
+def _is_image(facts: Facts) -> bool:
+    return facts.kind in "fu" and image_axes(facts) is not None
+
+
+def image_axes(facts: Facts) -> tuple[int, int, int | None] | None:
+    """Return the axes of height, width and channels, None for what is no picture.
+
+    1. A convolution in two dimensions with 1, 3 or 4 channels reads the input: its axes.
+    2. Rank 4 or 5 with 1, 3 or 4 channels before or behind two axes that are open or at least 16.
+    3. Rank 3 the same way, if the dtype is uint8 or the name says so.
+    """
+    use = facts.convolution
+    if use is not None and (found := _convolved(facts, use)) is not None:
+        return found
+    rank = facts.rank or 0
+    likely = rank in (4, 5) or (rank == 3 and (facts.kind == "u" or named(facts, Role.IMAGE)))
+    if not likely:
+        return None
+    layouts = ((rank - 2, rank - 1, rank - 3), (rank - 3, rank - 2, rank - 1))
+    return next((axes for axes in layouts if _coloured(facts, *axes)), None)
+
+
+def _convolved(facts: Facts, use: Use) -> tuple[int, int, int | None] | None:
+    """Case 1; where the convolution takes a single made-up channel, the picture has no channel axis."""
+    axes = use.path.axes
+    if axes is None or len(axes) != 4 or axes[2] is None or axes[3] is None or facts.rank not in (3, 4, 5):
+        return None
+    weight = facts.walker.shape(use.node.inputs[3 if use.op == "QLinearConv" else 1])
+    channels = None if weight is None else weight[-1 if use.op == "NhwcFusedConv" else 1]
+    if channels not in _COLOURS or (axes[1] is None and facts.rank != 3):
+        return None
+    return (axes[2], axes[3], axes[1])
+
+
+def _coloured(facts: Facts, height: int, width: int, channel: int) -> bool:
+    sizes = (facts.size(height), facts.size(width))
+    return facts.size(channel) in _COLOURS and all(size is None or size >= 16 for size in sizes)
+
+
+def _is_audio(facts: Facts) -> bool:
+    if facts.rank not in (1, 2, 3) or facts.kind not in "fi" or facts.spec.dtype_name in ("int32", "int64"):
+        return False
+    spectral = facts.first(("STFT", "DFT")) is not None
+    long = max((facts.size(axis) or 0) for axis in range(facts.rank)) >= 4000
+    return spectral or long or facts.one_channel_1d() or named(facts, Role.AUDIO)
+
+
+def audio_axis(facts: Facts) -> int:
+    """Return the axis of time: the one the convolution slides along, else the last that is not 1 or 2."""
+    rank = facts.rank or 1
+    spatial = facts.spatial
+    if len(spatial) == 1 and spatial[0] is not None:
+        return spatial[0]
+    return rank - 2 if rank == 3 and facts.size(-1) in (1, 2) else rank - 1
+
+
+def _is_scale(facts: Facts) -> bool:
+    few = facts.elements is not None and facts.elements <= 8
+    return facts.kind == "f" and _small(facts) and (few or named(facts, Role.SCALE))
+
+
+def _is_unnamed_mask(facts: Facts) -> bool:
+    wide = facts.rank is not None and 2 <= facts.rank <= 4
+    return (
+        facts.kind in "iub"
+        and wide
+        and bool(facts.reaching(*_MASK_SLOTS))
+        and facts.spec.dtype_name != "uint8"
+    )
+
+
+RULES: tuple[tuple[Role, Callable[[Facts], bool]], ...] = (
+    (Role.STRINGS, lambda facts: facts.kind == "O"),
+    (Role.CATEGORIES, lambda facts: bool(categories(facts))),
+    (Role.MASK, _is_mask),
+    (Role.SEGMENTS, lambda facts: facts.integer and named(facts, Role.SEGMENTS)),
+    (Role.POSITIONS, _is_position),
+    (Role.LENGTHS, _is_length),
+    (Role.OPERAND, _is_operand),
+    (Role.TOKENS, _is_token),
+    (Role.TABLE, _is_table),
+    (Role.RATE, _is_rate),
+    (Role.MASK, _is_unnamed_mask),
+    (Role.SWITCH, lambda facts: facts.kind == "b"),
+    (Role.CACHE, _is_cache),
+    (Role.STATE, _is_state),
+    (Role.IMAGE, _is_image),
+    (Role.AUDIO, _is_audio),
+    (Role.SCALE, _is_scale),
 )
-INDEX_SLOTS = frozenset(
-    {
-        ("Gather", 1),
-        ("GatherElements", 1),
-        ("GatherND", 1),
-        ("GatherBlockQuantized", 1),
-        ("ScatterElements", 1),
-        ("ScatterND", 1),
-        ("Scatter", 1),
-        ("OneHot", 0),
-        ("EmbedLayerNormalization", 0),
-        ("EmbedLayerNormalization", 1),
-        ("EmbedLayerNormalization", 6),
-        ("QEmbedLayerNormalization", 0),
-        ("QEmbedLayerNormalization", 1),
-        ("ArrayFeatureExtractor", 1),
-        ("NegativeLogLikelihoodLoss", 1),
-        ("SoftmaxCrossEntropyLoss", 1),
-        ("WordConvEmbedding", 0),
-    }
+"""Graph before name wherever the graph is certain; masks and the like before tokens, since a mask that
+becomes positions by counting also reaches a table."""
+
+
+# ---- what the axes mean -------------------------------------------------------------------------------
+
+BATCH, ROWS, SEQUENCE, PAST, TOTAL, TIME = "batch", "rows", "sequence", "past", "total", "time"
+SAMPLES, HEIGHT, WIDTH, CHANNEL, FEATURE, OTHER = "samples", "height", "width", "channel", "feature", "other"
+
+_PLAIN: dict[Role, dict[int, tuple[str, ...]]] = {
+    Role.TOKENS: {1: (SEQUENCE,), 2: (BATCH, SEQUENCE), 3: (BATCH, OTHER, SEQUENCE)},
+    Role.SEGMENTS: {1: (SEQUENCE,), 2: (BATCH, SEQUENCE), 3: (BATCH, OTHER, SEQUENCE)},
+    Role.POSITIONS: {1: (SEQUENCE,), 2: (BATCH, SEQUENCE), 3: (OTHER, BATCH, SEQUENCE)},
+    Role.MASK: {
+        1: (TOTAL,),
+        2: (BATCH, TOTAL),
+        3: (BATCH, SEQUENCE, TOTAL),
+        4: (BATCH, OTHER, SEQUENCE, TOTAL),
+    },
+    Role.LENGTHS: {1: (BATCH,), 2: (BATCH, OTHER)},
+    Role.CACHE: {
+        3: (BATCH, PAST, FEATURE),
+        4: (BATCH, OTHER, PAST, FEATURE),
+        5: (OTHER, BATCH, OTHER, PAST, FEATURE),
+    },
+    Role.STATE: {2: (BATCH, FEATURE), 3: (OTHER, BATCH, FEATURE), 4: (OTHER, BATCH, OTHER, FEATURE)},
+    Role.STRINGS: {1: (ROWS,), 2: (ROWS, OTHER)},
+    Role.CATEGORIES: {1: (ROWS,), 2: (ROWS, OTHER)},
+    Role.TABLE: {1: (FEATURE,), 2: (ROWS, FEATURE)},
+    Role.FEATURES: {
+        1: (FEATURE,),
+        2: (BATCH, FEATURE),
+        3: (BATCH, TIME, FEATURE),
+        4: (BATCH, CHANNEL, TIME, FEATURE),
+    },
+    Role.SCALE: {1: (BATCH,)},
+}
+
+_SYMBOLS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"past.*(\+|plus)|total|full_len|kv_len|attention_len", re.I), TOTAL),
+    (re.compile(r"past|cache", re.I), PAST),
+    (re.compile(r"batch|^n$|^b$|^bs$", re.I), BATCH),
+    (re.compile(r"height|^h$", re.I), HEIGHT),
+    (re.compile(r"width|^w$", re.I), WIDTH),
+    (re.compile(r"channel|^c$", re.I), CHANNEL),
+    (re.compile(r"sample|audio|wav", re.I), SAMPLES),
+    (re.compile(r"frame|time|^t$", re.I), TIME),
+    (re.compile(r"seq|token|phoneme|word|len|^s$|^l$", re.I), SEQUENCE),
+    (re.compile(r"feat|dim|hidden|embed", re.I), FEATURE),
 )
-OPERAND_SLOTS = frozenset(
-    {
-        ("Loop", 0),
-        ("Loop", 1),
-        ("If", 0),
-        ("Reshape", 1),
-        ("Expand", 1),
-        ("ConstantOfShape", 0),
-        ("Tile", 1),
-        ("Slice", 1),
-        ("Slice", 2),
-        ("Slice", 3),
-        ("Slice", 4),
-        ("TopK", 1),
-        ("Range", 0),
-        ("Range", 1),
-        ("Range", 2),
-        ("Pad", 1),
-        ("Resize", 2),
-        ("Resize", 3),
-        ("Upsample", 1),
-        ("Unsqueeze", 1),
-        ("Squeeze", 1),
-        ("Split", 1),
-        ("CumSum", 1),
-        ("Trilu", 1),
-        ("OneHot", 1),
-        ("RoiAlign", 1),
-        ("RoiAlign", 2),
-        ("MaxRoiPool", 1),
-        ("NonMaxSuppression", 0),
-        ("NonMaxSuppression", 2),
-        ("NonMaxSuppression", 3),
-        ("NonMaxSuppression", 4),
-        ("GridSample", 1),
-        ("BatchNormalization", 4),
-        ("Dropout", 1),
-        ("Dropout", 2),
-        ("STFT", 1),
-        ("STFT", 3),
-        ("DFT", 1),
-        ("DFT", 2),
-        ("DequantizeLinear", 1),
-        ("QuantizeLinear", 1),
-        ("DequantizeLinear", 2),
-        ("QuantizeLinear", 2),
-        ("SequenceAt", 1),
-        ("SequenceInsert", 2),
-        ("SequenceErase", 1),
-        ("Bernoulli", 0),
-        ("GroupQueryAttention", 6),
-        ("BitShift", 1),
-        ("AffineGrid", 1),
-        ("HannWindow", 0),
-        ("HammingWindow", 0),
-        ("BlackmanWindow", 0),
-        ("MelWeightMatrix", 0),
-        ("MelWeightMatrix", 1),
-        ("MelWeightMatrix", 2),
-        ("MelWeightMatrix", 3),
-        ("MelWeightMatrix", 4),
-        ("EyeLike", 0),
-        ("CenterCropPad", 1),
-        ("Col2Im", 1),
-        ("Col2Im", 2),
-        ("MaxUnpool", 1),
-        ("MaxUnpool", 2),
-        ("ReduceSum", 1),
-        ("ReduceMean", 1),
-        ("ReduceMax", 1),
-        ("ReduceMin", 1),
-        ("ReduceProd", 1),
-        ("ReduceL1", 1),
-        ("ReduceL2", 1),
-        ("ReduceLogSum", 1),
-        ("ReduceLogSumExp", 1),
-        ("ReduceSumSquare", 1),
-        ("Compress", 1),
-    }
-)
-"""Inputs whose values follow from the operator that reads them; ``inputs_operands.py`` says which."""
+
+_ALONG_TIME = (SAMPLES, TIME, SEQUENCE)
+
+
+def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
+    """Return what each axis of an input of known rank stands for: role first, then graph, then symbols."""
+    rank = facts.rank or 0
+    labels = list(_PLAIN.get(role, {}).get(rank) or (BATCH, *(OTHER,) * (rank - 1))[:rank])
+    if role is Role.IMAGE and (axes := image_axes(facts)) is not None:
+        _set(labels, zip(axes, (HEIGHT, WIDTH, CHANNEL), strict=True))
+    elif role is Role.AUDIO:
+        labels = [BATCH if axis == 0 else OTHER for axis in range(rank)]
+        labels[audio_axis(facts)] = SAMPLES
+    elif role is Role.CACHE:
+        _along_concat(facts, labels)
+    elif role is Role.FEATURES:
+        _along_window(facts, labels)
+    for axis, dim in enumerate(facts.spec.shape or ()):
+        if isinstance(dim, str):
+            labels[axis] = _by_symbol(dim, labels[axis])
+    return tuple(labels)
+
+
+def _set(labels: list[str], changes: Iterable[tuple[int | None, str]]) -> None:
+    for axis, label in changes:
+        if axis is not None and axis < len(labels):
+            labels[axis] = label
+
+
+def _along_concat(facts: Facts, labels: list[str]) -> None:
+    """A cache grows along the axis of the Concat that reads it."""
+    use = facts.first(("Concat",)) or facts.first(("Concat",), 1)
+    attribute = None if use is None else use.node.attributes.get("axis")
+    if (
+        use is None
+        or attribute is None
+        or use.path.axes is None
+        or use.path.axes != tuple(range(len(labels)))
+    ):
+        return
+    axis = int(attribute.value) % len(labels)
+    if PAST in labels and labels[axis] != BATCH:
+        labels[labels.index(PAST)], labels[axis] = labels[axis], PAST
+
+
+def _along_window(facts: Facts, labels: list[str]) -> None:
+    """Axes of a convolution or a recurrent layer that reads the input."""
+    use = facts.first(RECURRENT)
+    if use is not None and use.path.axes is not None and len(use.path.axes) == 3:
+        swapped = use.node.attributes.get("layout") is not None and use.node.attributes["layout"].value
+        _set(
+            labels,
+            zip(use.path.axes, (BATCH, TIME, FEATURE) if swapped else (TIME, BATCH, FEATURE), strict=True),
+        )
+    use = facts.convolution
+    if use is not None and use.path.axes is not None:
+        spatial = (TIME,) if len(use.path.axes) == 3 else (HEIGHT, WIDTH, OTHER)
+        _set(labels, zip(use.path.axes, (BATCH, CHANNEL, *spatial), strict=False))
+
+
+def _by_symbol(symbol: str, label: str) -> str:
+    """Return the label a symbol names; every kind of length counts as the one the role has."""
+    named_label = next((found for pattern, found in _SYMBOLS if pattern.search(symbol)), None)
+    if named_label is None or (
+        named_label in _ALONG_TIME and label in (*_ALONG_TIME, HEIGHT, WIDTH, TOTAL, PAST)
+    ):
+        return label
+    if label == ROWS and named_label == BATCH:
+        return ROWS
+    return named_label

@@ -34,16 +34,24 @@ Parts = tuple[tuple[str, int | None], ...]
 
 _HEADINGS = {
     "output": "What differs",
+    "worst": "What differs",
     "where": "Where it starts",
     "own": "Whose fault",
+    "error": "Whose fault",
     "truth": "Whose fault",
     "why": "Why",
     "how": "Why",
+    "limit": "How sure",
     "repair": "How sure",
 }
 """The label of a fact → its heading on the page, in the page's order; other labels keep their word."""
 
-_PREFIXES = {"own": "Own error "}
+_PREFIXES = {
+    "own": "Own error ",
+    "error": "Error ",
+    "limit": "Limit: ",
+    "worst": "Largest difference: ",
+}
 """What a fact says first where its heading does not."""
 
 _TONES = {"green": "ok", "red": "bad", "blue": "inherited", "yellow": "warn", "plain": "warn"}
@@ -115,6 +123,7 @@ class Page:
     facts: tuple[Fact, ...]
     over: tuple[Row, ...]
     within: tuple[Row, ...]
+    own_known: bool
     timings: tuple[Timing, ...]
     latency: str
     layer_times: bool
@@ -198,6 +207,7 @@ def _page(comparison: Comparison) -> Page:
         facts=tuple(_facts(comparison)),
         over=tuple(_row(layer) for layer in over),
         within=tuple(_row(layer) for layer in worst if layer not in over),
+        own_known=any(x.own_error is not None for x in comparison.layers),
         timings=tuple(_timings(comparison)),
         latency=words.latency_change(comparison.a.latency, comparison.b.latency),
         layer_times=any(x.time_a is not None or x.time_b is not None for x in comparison.layers),
@@ -216,7 +226,8 @@ def _parts(text: str, comparison: Comparison) -> Parts:
 def _facts(comparison: Comparison) -> Iterator[Fact]:
     """Yield the facts under their headings, in the page's order."""
     found: dict[str, list[Parts]] = {heading: [] for heading in _HEADINGS.values()}
-    for label, text in words.facts(comparison):
+    rank = {label: position for position, label in enumerate(_HEADINGS)}
+    for label, text in sorted(words.facts(comparison), key=lambda fact: rank.get(fact[0], len(rank))):
         heading = _HEADINGS.get(label, label[:1].upper() + label[1:])
         if comparison and label == "output":
             heading = "Output"
@@ -255,7 +266,10 @@ def _count_figure(comparison: Comparison) -> Figure:
     total, differ = len(comparison.layers), len(comparison.differing)
     agree = sum(layer.agrees for layer in comparison.layers)
     label, value = ("Layers that differ", differ) if differ else ("Layers that agree", agree)
-    return Figure(label, f"{words.group(value)} of {words.group(total)}", words.counts(comparison))
+    left_out = sum(len(values) for _, values in words.skip_reasons(comparison))
+    left = f"{words.group(left_out)} {'value was' if left_out == 1 else 'values were'} not compared"
+    note = words.counts(comparison) if agree < total else left if left_out else "none was left out"
+    return Figure(label, f"{words.group(value)} of {words.group(total)}", note)
 
 
 def _layer_figure(comparison: Comparison) -> Iterator[Figure]:

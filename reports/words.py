@@ -1,19 +1,21 @@
 """Numbers, names and symbols as people read them: the one place that all reports share.
 
-Numbers have 2 significant digits for errors and 3 for times and sizes; counts are exact; an unknown value is
-"–", never 0. The page's script formats the same way (templates/core.js); a test holds the two together.
+Numbers are those of ``compare/numbers.py``, with units added here: 2 significant digits for errors, 3 for
+times and sizes; an unknown value is "–", never 0. The page's script formats the same way
+(templates/core.js); a test holds the two together.
 """
 
-import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
 
+from graphdoc.compare.numbers import UNKNOWN as UNKNOWN
+from graphdoc.compare.numbers import group as group
+from graphdoc.compare.numbers import number as number
+from graphdoc.compare.numbers import times as times
 from graphdoc.compare.result import SYMBOLS, Comparison, Latency, Layer, Side, Status
 
-UNKNOWN = "–"
 NO_NAME = "(no name)"
 
 SHORT_STATUS = {**{status: str(status) for status in Status}, Status.OWN: "own"}
@@ -33,50 +35,15 @@ _ASCII = str.maketrans(
     | {"·": ".", "µ": "u", "±": "+-", "\N{RIGHT SINGLE QUOTATION MARK}": "'"}
     | {"\u00a0": " ", "\u202f": " ", "\u2009": " "}
 )
+_CONTINUES = frozenset({"from", "at", "up", "where"})
+"""First words of a sentence that goes on after the verdict's word."""
+
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _LAYER_REFERENCE = re.compile(r"#(\d{1,9})\b")
 
 
 # Numbers
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Return a value with ``digits`` significant digits: 0.81, 826, 9.8e-4, 0, inf, nan, –.
-
-    Between 1e-3 and 1e5 it is written out, whole numbers in full; a tie is rounded away from zero, as the
-    page's script does.
-    """
-    if value is None:
-        return UNKNOWN
-    if value != value:
-        return "nan"
-    sign = "−" if value < 0 else ""
-    size = abs(value)
-    return sign + (_finite(size, digits) if math.isfinite(size) else "inf")
-
-
-def _finite(size: float, digits: int) -> str:
-    if size == 0:
-        return "0"
-    if size >= 10**digits and size < 1e5:
-        return group(int(Decimal(size).to_integral_value(ROUND_HALF_UP)))
-    rounded = Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(size))
-    exponent = rounded.adjusted()
-    if size < 1e-3 or size >= 1e5:
-        mantissa = rounded.scaleb(-exponent)
-        return f"{mantissa:.{digits - 1}f}e{exponent}"
-    return f"{rounded:.{max(0, digits - 1 - exponent)}f}"
-
-
-def group(count: int) -> str:
-    """Return a count in groups of three: 65 504."""
-    return f"{count:,}".replace(",", " ")
-
-
-def times(ratio: float | None) -> str:
-    """Return a ratio: 826 ×, 0.88 ×."""
-    return UNKNOWN if ratio is None else f"{number(ratio)} ×"
 
 
 def seconds(value: float | None) -> str:
@@ -206,8 +173,11 @@ def status(layer: Layer) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    """Return the verdict's sentence as one that stands alone, its first letter large."""
-    sentence = visible(comparison.verdict.sentence)
+    """Return the verdict's sentence as one that stands alone: "from #3 on" needs its word, "differs"."""
+    verdict = comparison.verdict
+    sentence = visible(verdict.sentence)
+    if sentence.partition(" ")[0] in _CONTINUES:
+        sentence = f"{visible(verdict.word)} {sentence}"
     return sentence[:1].upper() + sentence[1:]
 
 

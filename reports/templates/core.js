@@ -39,7 +39,8 @@ function finite(size, digits) {
   if (size === 0) return "0";
   if (size >= 10 ** digits && size < 1e5) return group(Math.round(size));
   if (size < 1e-3 || size >= 1e5) return size.toExponential(digits - 1).replace("+", "");
-  return size.toPrecision(digits);
+  const shown = size.toPrecision(digits);
+  return shown.includes("e") ? String(Math.round(size)) : shown;
 }
 
 const group = (whole) => String(whole).replace(/\B(?=(\d{3})+$)/g, " ");
@@ -75,14 +76,14 @@ function fill(element, attributes, children) {
     else if (key === "style") Object.entries(value).forEach(([name, v]) => element.style.setProperty(name, v));
     else element.setAttribute(key, value);
   }
-  element.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return element;
 }
 
 const make = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const draw = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-const show = (host, ...children) => { host.replaceChildren(...children.flat(2).filter(Boolean)); return host; };
+const show = (host, ...children) => { host.replaceChildren(...children.flat(Infinity).filter(Boolean)); return host; };
 const nameOf = (words, longest = 160) =>
   make("bdi", { class: "name", title: words.length > longest ? words.slice(0, 1000) : null }, shorten(words, longest));
 const statusMark = (i) => make("span", { class: "status " + statusClass(i) }, statusWords(i));

@@ -68,7 +68,7 @@ const detail = (() => {
     const shown = rows.filter((row) => row[1] !== null), points = shown.flatMap((row) => [row[1], row[2]]).filter((v) => v > 0 && v < Infinity);
     if (!shown.length) return null;
     const top = Math.ceil(Math.log10(Math.max(...points, 1e-9)) + 0.01), low = Math.min(Math.floor(Math.log10(Math.min(...points, 1))), top - 4);
-    const bottom = Math.max(low, top - 12), W = 360, LEFT = 74, right = W - 62, height = 24 * shown.length;
+    const bottom = Math.max(low, top - 12), W = 300, LEFT = 62, right = W - 52, height = 24 * shown.length;
     const x = (v) => LEFT + Math.max(0, Math.min(1, (Math.log10(Math.max(v, 1e-300)) - bottom) / (top - bottom))) * (right - LEFT);
     const parts = [];
     for (let power = bottom; power <= top; power += Math.max(1, Math.round((top - bottom) / 4)))
@@ -138,13 +138,13 @@ const detail = (() => {
     const rows = [
       ["value", nameOf(row.value || valueName(i), 400)],
       ["node", nameOf(row.node || data.name[i], 400)],
-      ["type", `${text("dtype", i) || UNKNOWN} ${text("shape", i)}`],
+      ["type", text("dtype", i) ? `${text("dtype", i)} ${text("shape", i)}` : text("shape", i)],
       ["domain", row.domain], ["subgraph", text("scope", i)],
       ["computed", data.occurrences[i] ? group(data.occurrences[i]) + " times" : ""],
       ["graph output", data.outputs.includes(i) ? "yes" : ""],
       ["time", has("timeA") || has("timeB") ? `A ${seconds(figure("timeA", i))}, B ${seconds(figure("timeB", i))}` : ""],
     ];
-    return card("Layer", "full", make("table", { class: "pairs" }, make("tbody", null, rows.filter((one) => one[1]).map(([words, v]) =>
+    return card("Layer", "", make("table", { class: "pairs" }, make("tbody", null, rows.filter((one) => one[1]).map(([words, v]) =>
       make("tr", null, make("th", { scope: "row" }, words), make("td", null, v))))));
   }
 
@@ -152,7 +152,7 @@ const detail = (() => {
     const names = (all) => (all.length ? all.slice(0, 30).flatMap((j, k) => [k ? ", " : "", link(j)]) : ["–"]);
     const more = (all) => (all.length > 30 ? ` and ${group(all.length - 30)} more` : "");
     if (!data.inputs[i].length && !readers[i].length) return null;
-    return card("Graph around it", "full", graph.around(i, host.clientWidth),
+    return card("Graph around it", "", graph.around(i, host.clientWidth),
       caption("Each box shows the total error. Reads ", names(data.inputs[i]), more(data.inputs[i]), "; read by ", names(readers[i]), more(readers[i]), "."));
   }
 
@@ -167,7 +167,14 @@ const detail = (() => {
     const line = lines.get(i), row = line ? JSON.parse(line) : {};
     const missing = line ? null : card("Metrics", "", make("p", { class: "input" }, "Left out here to keep the page small: it holds the metrics of the layers that matter most. The JSON has them for all."));
     show(host, header(i), make("p", { class: "reason" }, REASONS[statusClass(i)](i), row.note ? " " + row.note : ""),
-      make("div", { class: "cards" }, [errorCard(i), truthCard(i), metricCards(row), missing, limitCard(i, row), graphCard(i), layerCard(i, row)].flat().filter(Boolean)));
+      make("div", { class: "cards" }, stack(errorCard(i), truthCard(i), limitCard(i, row)), stack(metricCards(row), missing)),
+      stack(graphCard(i), layerCard(i, row)));
+  }
+
+  /** Return cards one above the other, or nothing. */
+  function stack(...cards) {
+    const shown = cards.flat().filter(Boolean);
+    return shown.length ? make("div", { class: "stack" }, shown) : null;
   }
 
   listeners.push(open);

@@ -55,14 +55,14 @@ const latency = (() => {
     const change = Math.abs(b - a) < 0.03 * a ? "≈ same" : (b > a ? "+" : "−") + seconds(Math.abs(b - a));
     return make("tr", { "data-layer": i, tabindex: 0, onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
       make("td", { class: "num" }, "#" + i), make("td", { class: "op" }, text("op", i)), make("td", { class: "wide" }, nameOf(data.name[i], 60)),
-      make("td", { class: "bars" }, sides.map((side) => make("i", { style: { width: (100 * time(side, i)) / longest + "%", background: side[2] } }))),
+      make("td", { class: "bars wide" }, sides.map((side) => make("i", { style: { width: (100 * time(side, i)) / longest + "%", background: side[2] } }))),
       sides.map((side) => make("td", { class: "num" }, seconds(figure(side[1], i)))),
       both ? make("td", { class: "num wide" }, change) : null,
       sides.map((side, k) => make("td", { class: k ? "num wide" : "num" }, share(side, i))));
   }
 
   function list() {
-    const heads = [["#", "num"], ["op", ""], ["layer", "wide"], ["", ""], ...sides.map((side) => [side[0], "num"]),
+    const heads = [["#", "num"], ["op", ""], ["layer", "wide"], ["", "wide"], ...sides.map((side) => [side[0], "num"]),
       ...(sides.length === 2 ? [["B − A", "num wide"]] : []), ...sides.map((side, k) => ["share of " + side[0], k ? "num wide" : "num"])];
     const shown = slowest.slice(0, all ? DRAWN : FIRST), more = $("time-more");
     show($("time-table").tHead, make("tr", null, heads.map(([words, kind]) => make("th", { scope: "col", class: kind || null }, words))));

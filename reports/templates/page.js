@@ -76,6 +76,6 @@ if (count) {
   table.layout();
   table.refresh();
   redraw();
-  const asked = layerOfAddress(), worst = data.status.indexOf(Math.min(...data.status));
-  select(asked >= 0 && asked < count ? asked : data.first ?? worst, "load");
+  const asked = layerOfAddress(), worst = document.querySelector("#worst [data-layer]");
+  select(asked >= 0 && asked < count ? asked : data.first ?? Number(worst ? worst.dataset.layer : 0), "load");
 }

@@ -33,7 +33,7 @@ from graphdoc.compare.inputs_nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A node that would refuse its inputs; index is its position in the main graph."""
+    """A node that would refuse its inputs; index counts the nodes visited before it."""
 
     index: int
     node: str
@@ -65,7 +65,7 @@ class DryRun:
         self._prepared: dict[ir.Node, Prepared] = {}
         self._constants: dict[ir.Value, Content] = {}
         self._problems: list[Problem] = []
-        self._index = 0
+        self._start = 0
         self._sure = True
 
     def run(self, feeds: Mapping[str, Content]) -> Trial:
@@ -77,8 +77,8 @@ class DryRun:
         frame: dict[ir.Value, Content] = {
             v: feeds.get(str(v.name), declared(v)) for v in self._model.graph.inputs if not v.is_initializer()
         }
-        for index, node in enumerate(self._graph_nodes(self._model.graph, frame)):
-            self._index = index
+        self._start = self.visited
+        for node in self._graph_nodes(self._model.graph, frame):
             self._visit(node, frame, self._model.opset_imports, {})
         self._check_outputs(feeds, frame)
         return Trial(tuple(self._problems), frame)
@@ -101,7 +101,9 @@ class DryRun:
             return
         for value in self._model.graph.outputs:
             if 0 in (shape_of(frame.get(value)) or ()):
-                self._problems.append(Problem(self._index, str(value.name), "the output would be empty"))
+                self._problems.append(
+                    Problem(self.visited - self._start, str(value.name), "the output would be empty")
+                )
 
     def _visit(
         self,
@@ -118,7 +120,9 @@ class DryRun:
         except MisfitError as misfit:
             if self._sure:
                 name = node.name or next((str(v.name) for v in node.outputs), "")
-                self._problems.append(Problem(self._index, f"{node.op_type} '{name}'", str(misfit)))
+                self._problems.append(
+                    Problem(self.visited - self._start, f"{node.op_type} '{name}'", str(misfit))
+                )
             results = []
         for position, value in enumerate(node.outputs):
             frame[value] = results[position] if position < len(results) else None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor
 
+import numpy as np
 import onnx_ir as ir
 
 from graphdoc.compare.inputs_facts import Facts
@@ -33,7 +34,8 @@ def limits(facts: Facts) -> list[Limit]:
 
 def indexes(facts: Facts) -> bool:
     """Whether the input ends up as an index, of a table of known length or not."""
-    return any(use.at in TABLES and not use.path.bounded for use in facts.uses)
+    sure = (use for use in facts.uses if use.at in TABLES and use.op != "Equal")
+    return any(not use.path.bounded for use in sure) or bool(limits(facts))
 
 
 def _limit(walker: Walker, use: Use) -> Limit | None:
@@ -87,6 +89,17 @@ def _depth(walker: Walker, node: ir.Node) -> Found:
     return (depth[0], "depth of the one-hot code") if depth else None
 
 
+def _one_hot(walker: Walker, node: ir.Node) -> Found:
+    """Equal with 0, 1, 2 … : a one-hot code spelled out."""
+    for value in node.inputs:
+        numbers = walker.constant(value)
+        if numbers is not None and numbers.size > 2 and numbers.dtype.kind in "iuf":
+            flat = numbers.reshape(-1)
+            if np.array_equal(flat, np.arange(flat.size)):
+                return flat.size, "length of the one-hot code"
+    return None
+
+
 def _rotary(walker: Walker, node: ir.Node) -> Found:
     """RotaryEmbedding: com.microsoft takes the positions first, ONNX last."""
     return _rows_of(2 if node.domain == "com.microsoft" else 1, 0)(walker, node)
@@ -101,6 +114,8 @@ TABLES: dict[tuple[str, int], Callable[[Walker, ir.Node], Found]] = {
     ("Scatter", 1): _rows_of(0),
     ("ScatterND", 1): _least,
     ("OneHot", 0): _depth,
+    ("Equal", 0): _one_hot,
+    ("Equal", 1): _one_hot,
     ("ArrayFeatureExtractor", 1): _rows_of(0, -1),
     ("EmbedLayerNormalization", 0): _rows_of(2, 0),
     ("EmbedLayerNormalization", 1): _rows_of(4, 0),

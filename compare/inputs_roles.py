@@ -119,7 +119,7 @@ def _is_position(facts: Facts) -> bool:
 
 
 def _is_length(facts: Facts) -> bool:
-    if not facts.integer or (facts.rank or 0) > 2:
+    if not facts.integer or (facts.rank or 0) > 2 or facts.name.startswith(("max", "min")):
         return False
     return named(facts, Role.LENGTHS) or bool(facts.reaching(*_LENGTH_SLOTS))
 
@@ -168,7 +168,9 @@ def _is_cache(facts: Facts) -> bool:
 
 
 def _is_state(facts: Facts) -> bool:
-    return facts.kind == "f" and (bool(facts.reaching(*_STATE_SLOTS)) or named(facts, Role.STATE))
+    if facts.kind != "f" or facts.reaching(*_STATE_SLOTS):
+        return facts.kind == "f"
+    return named(facts, Role.STATE) and (len(facts.name) > 3 or facts.convolution is None)
 
 
 def _is_image(facts: Facts) -> bool:
@@ -299,18 +301,20 @@ _PLAIN: dict[Role, dict[int, tuple[str, ...]]] = {
     Role.SCALE: {1: (BATCH,)},
 }
 
-_SYMBOLS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"past.*(\+|plus)|total|full_len|kv_len|attention_len", re.I), TOTAL),
-    (re.compile(r"past|cache", re.I), PAST),
-    (re.compile(r"batch|^n$|^b$|^bs$", re.I), BATCH),
-    (re.compile(r"height|^h$", re.I), HEIGHT),
-    (re.compile(r"width|^w$", re.I), WIDTH),
-    (re.compile(r"channel|^c$", re.I), CHANNEL),
-    (re.compile(r"sample|audio|wav", re.I), SAMPLES),
-    (re.compile(r"frame|time|^t$", re.I), TIME),
-    (re.compile(r"seq|token|phoneme|word|len|^s$|^l$", re.I), SEQUENCE),
-    (re.compile(r"feat|dim|hidden|embed", re.I), FEATURE),
-)
+_SYMBOLS: dict[str, str] = {
+    **dict.fromkeys(("total", "full", "kv"), TOTAL),
+    **dict.fromkeys(("past", "cache", "cached"), PAST),
+    **dict.fromkeys(("batch", "batchsize", "bs", "n", "b"), BATCH),
+    **dict.fromkeys(("height", "h"), HEIGHT),
+    **dict.fromkeys(("width", "w"), WIDTH),
+    **dict.fromkeys(("channel", "channels", "c"), CHANNEL),
+    **dict.fromkeys(("sample", "samples", "audio", "wav", "waveform"), SAMPLES),
+    **dict.fromkeys(("frame", "frames", "time", "t"), TIME),
+    **dict.fromkeys(("seq", "sequence", "token", "tokens", "phoneme", "phonemes", "word", "words"), SEQUENCE),
+    **dict.fromkeys(("len", "length", "seqlen", "text", "s", "l"), SEQUENCE),
+    **dict.fromkeys(("feature", "features", "feat", "hidden", "embedding", "embed"), FEATURE),
+}
+"""A word of a symbol → what the axis stands for. Letters count only where they are the whole symbol."""
 
 _ALONG_TIME = (SAMPLES, TIME, SEQUENCE)
 
@@ -372,12 +376,21 @@ def _along_window(facts: Facts, labels: list[str]) -> None:
 
 
 def _by_symbol(symbol: str, label: str) -> str:
-    """Return the label a symbol names; every kind of length counts as the one the role has."""
-    named_label = next((found for pattern, found in _SYMBOLS if pattern.search(symbol)), None)
-    if named_label is None or (
-        named_label in _ALONG_TIME and label in (*_ALONG_TIME, HEIGHT, WIDTH, TOTAL, PAST)
-    ):
+    """Return the label a symbol names, where the role left it open or took it for a batch or a length."""
+    named_label = _named_by(symbol)
+    if named_label is None or label in (HEIGHT, WIDTH, CHANNEL):
         return label
-    if label == ROWS and named_label == BATCH:
-        return ROWS
+    if named_label in _ALONG_TIME and label in (*_ALONG_TIME, TOTAL, PAST):
+        return label
+    if label in (ROWS, BATCH) and named_label in (BATCH, FEATURE, CHANNEL):
+        return label
     return named_label
+
+
+def _named_by(symbol: str) -> str | None:
+    """Return the label of the first word that has one; ``past … +`` is the length of all tokens."""
+    parts = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", symbol).lower())
+    if "+" in symbol and "past" in parts:
+        return TOTAL
+    found = (_SYMBOLS.get(part) for part in parts if len(part) > 1 or len(symbol) == 1)
+    return next((label for label in found if label is not None), None)

@@ -44,6 +44,11 @@ NARROW = "#narrow"
 VISITS = 80_000
 """Nodes that all dry runs of a search may visit together."""
 
+_SAMPLES = (
+    16000, 512, 576, 1024, 480, 160, 320, 256, 400, 640, 800, 1600, 2048, 4096, 8000, 24000, 32000, 48000,
+    80000, 160000,
+)  # fmt: skip
+
 CANDIDATES: dict[str, tuple[int, ...]] = {
     BATCH: (1, 2, 4, 8),
     ROWS: (8, 1, 2),
@@ -51,8 +56,7 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
     PAST: (8, 16, 4, 32, 1, 0),
     TOTAL: (24, 16, 32, 64, 128),
     TIME: (128, 100, 64, 200, 256, 16, 300, 400, 512, 1000, 3000, 8, 1),
-    SAMPLES: (16000, 512, 576, 1024, 480, 160, 320, 256, 400, 640, 800, 1600, 2048, 4096, 8000, 24000)
-    + (32000, 48000, 80000, 160000),
+    SAMPLES: _SAMPLES,
     HEIGHT: (224, 256, 64, 32, 48, 128, 384, 512),
     WIDTH: (224, 256, 64, 32, 128, 320, 384, 512),
     CHANNEL: (3, 1, 4, 64, 32, 16, 128, 80),
@@ -126,7 +130,8 @@ class Search:
                     continue
                 label = SEQUENCE if label == TOTAL and not self._cached else label
                 known = found.get(key)
-                wanted = tuple(hints.get(axis, ())) + (known.hints if known else ())
+                wanted = () if label in (BATCH, ROWS) else tuple(hints.get(axis, ()))
+                wanted += known.hints if known else ()
                 if known is None or (known.label in _WEAK and label not in _WEAK):
                     found[key] = Open(label, wanted, plan)
                 else:
@@ -254,6 +259,7 @@ class Search:
         found = {
             plan.facts.size(axis): None
             for plan in self.plans
+            if plan.role not in _UNBATCHED
             for axis, other in enumerate(plan.labels)
             if other == label
         }
@@ -282,8 +288,8 @@ class Search:
         """Whether the sizes may be used: no problem, or only such as all sizes met (not the sizes' fault)."""
         if not best.problems or not self.open:
             return True
-        common = set.intersection(*({(p.index, p.text) for p in trial.problems} for trial in self.tried))
-        return len(self.tried) > 1 and all((p.index, p.text) in common for p in best.problems)
+        common = set.intersection(*({(p.node, p.text) for p in trial.problems} for trial in self.tried))
+        return len(self.tried) > 1 and all((p.node, p.text) in common for p in best.problems)
 
     def _refusal(self, sizes: Sizes, best: Trial) -> UsageError:
         owner = next(iter(self.open.values())).owner
@@ -306,6 +312,9 @@ def _together(keys: Iterable[str], values: Iterable[int], sizes: Sizes) -> Itera
         if any(sizes.get(key) != value for key in keys):
             yield change
 
+
+_UNBATCHED = (Role.SCALE, Role.OPERAND, Role.RATE, Role.NUMBERS, Role.SWITCH)
+"""Roles whose first axis, if fixed, need not be the batch of the others."""
 
 _WEAK = (OTHER, TOTAL, CHANNEL, FEATURE)
 """Labels that give way when the same symbol stands for something more certain elsewhere."""

@@ -172,7 +172,7 @@ def _imputed(_walker: Walker, use: Use, _columns: int) -> Fit | None:
 
 def _examples(walker: Walker, use: Use, columns: int) -> Fit | None:
     """Return the rows an input is compared with (nearest neighbours), or the means it is freed of."""
-    other = use.node.inputs[1 - use.slot] if len(use.node.inputs) == 2 else None
+    other = walker.origin(use.node.inputs[1 - use.slot]) if len(use.node.inputs) == 2 else None
     tensor = None if other is None else other.const_value
     if tensor is None or not 1 <= len(tensor.shape) <= 2 or tensor.shape[-1] != columns or columns < 2:
         return None

@@ -80,6 +80,7 @@ class Walker:
         self.known = known
         self._functions = model.functions
         self._leads_to: dict[ir.Value, list[ir.Value]] = {}
+        self._comes_from: dict[ir.Value, ir.Value] = {}
         graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
         for graph in graphs:
             for node in ir.traversal.RecursiveGraphIterator(graph):
@@ -102,6 +103,7 @@ class Walker:
         for source, target in zip(sources, targets, strict=False):
             if source is not None and target is not None:
                 self._leads_to.setdefault(source, []).append(target)
+                self._comes_from.setdefault(target, source)
 
     def uses(self, value: ir.Value) -> tuple[Use, ...]:
         """Return every use of an input, near ones first."""
@@ -138,6 +140,18 @@ class Walker:
         """Return a value that does not depend on any input, if it is small."""
         content = None if value is None else self.known.get(value)
         return content if isinstance(content, np.ndarray) else None
+
+    def origin(self, value: ir.Value | None) -> ir.Value | None:
+        """Return what a value is a copy or a slice of: outside the body it enters, before Identity."""
+        for _ in range(32):
+            producer = None if value is None else value.producer()
+            if value in self._comes_from and producer is None:
+                value = self._comes_from[value]
+            elif producer is not None and producer.op_type == "Identity":
+                value = producer.inputs[0]
+            else:
+                break
+        return value
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Whether a value is a constant of any size."""

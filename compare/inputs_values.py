@@ -32,7 +32,7 @@ def _fitting(case: Case, values: Any) -> Array:
     if dtype is None or dtype.kind == "O":
         return np.array(np.broadcast_to(array, case.shape))
     if case.facts.integer:
-        info = ml_dtypes.iinfo(dtype)
+        info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         array = np.clip(array, int(info.min), int(info.max))
     return np.array(np.broadcast_to(array, case.shape)).astype(dtype)
 

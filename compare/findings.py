@@ -143,7 +143,7 @@ def _finding(
 ) -> Finding:
     finding = Finding(point)
     finding.time_a, finding.time_b = run_a.timings.get(point.key), run_b.timings.get(point.key)
-    finding.absent = _absence(point, run_a, "A") or _absence(point, run_b, "B")
+    finding.absent = _unspecified(point) or _absence(point, run_a, "A") or _absence(point, run_b, "B")
     if finding.absent:
         return finding
     left, right = run_a.values[point.key], run_b.values[point.key]
@@ -189,6 +189,16 @@ def _measure_own(finding: Finding, left: Any, right: Any, forced: Any, tolerance
 
 def _coarser(dtype: str, other: str) -> bool:
     return all(d not in ("", "object") for d in (dtype, other)) and epsilon(dtype) > epsilon(other)
+
+
+UNSPECIFIED = {"Dropout": 1, "BatchNormalization": 1}
+"""Operators whose further outputs, from this slot on, the specification leaves open outside training."""
+
+
+def _unspecified(point: Point) -> str:
+    if point.slot >= UNSPECIFIED.get(point.op, point.slot + 1):
+        return f"the specification leaves this output of {point.op} open outside training"
+    return ""
 
 
 def _absence(point: Point, run: Run, side: str) -> str:

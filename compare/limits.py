@@ -15,10 +15,33 @@ from graphdoc.compare.result import Limit
 Shape = tuple[int, ...] | None
 
 UNITS = 8.0
-"""Units in the last place granted to any layer: two libraries' elementary functions differ by this much."""
+"""Units in the last place granted to any layer."""
+
+APPROXIMATED_UNITS = 32.0
+"""The same for functions that libraries approximate, some to an absolute rather than a relative error."""
+
+APPROXIMATED = frozenset(
+    {
+        *("Sigmoid", "Tanh", "Erf", "Exp", "Log", "Softplus", "Gelu", "Mish", "Swish", "Selu", "Elu", "Celu"),
+        *("Softmax", "LogSoftmax", "Sin", "Cos", "Tan", "Pow", "LSTM", "GRU", "RNN", "FastGelu", "QuickGelu"),
+        *("BiasGelu", "Attention", "MultiHeadAttention", "GroupQueryAttention", "STFT", "DFT"),
+    }
+)
+"""Operators that evaluate exp, log, erf or their kin."""
 
 STEP_SHARE = 0.01
 """Share of elements of a quantised result that may fall on the other side of a rounding step."""
+
+INNER_QUANTISING = frozenset(
+    {
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+        "QAttention",
+        "QEmbedLayerNormalization",
+    }
+)
+"""Operators that round to 8 bits on the way to a float result."""
 
 MARGIN = 8.0
 """Total error may be this many times the rounding that adds up on the way: errors are not independent."""
@@ -119,19 +142,22 @@ def own_limit(op: str, dtype: str, inputs: Sequence[Shape], output: Shape, rms_a
     dtype: of the layer's result, NumPy's name. inputs, output: shapes. rms_a: RMS of A's result.
     """
     eps = epsilon(dtype) if dtype not in ("object", "") else 0.0
+    if eps and op in INNER_QUANTISING:
+        value = math.sqrt(STEP_SHARE) * 2.0**-7
+        return Limit(value=value, reason=f"one step of int8 in at most {STEP_SHARE:.0%} of what it rounds")
     if eps:
+        units = APPROXIMATED_UNITS if op in APPROXIMATED else UNITS
         length = reduction_length(op, inputs, output)
-        value = eps * (UNITS + math.sqrt(length))
-        return Limit(value=value, reason=_reason(dtype, length))
+        return Limit(value=eps * (units + math.sqrt(length)), reason=_reason(dtype, units, length))
     if op in QUANTISING and rms_a > 0:
         value = math.sqrt(STEP_SHARE) / rms_a
         return Limit(value=value, reason=f"one step of {dtype} in at most {STEP_SHARE:.0%} of the elements")
     return Limit(value=0.0, reason=f"{_word(dtype)} results are exact")
 
 
-def _reason(dtype: str, length: int) -> str:
+def _reason(dtype: str, units: float, length: int) -> str:
     if length == 1:
-        return f"{UNITS:.0f} units in the last place of {dtype}"
+        return f"{units:.0f} units in the last place of {dtype}"
     return f"{dtype} rounding of sums over {length} terms"
 
 

@@ -11,27 +11,19 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_INPUT_OPTIONS = (
+    click.option("--inputs", metavar="FILE", help="Inputs: .npz, .npy, .pb, or a folder of .pb test data."),
+    click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224", help="Shape of an input."),
+    click.option("--seed", default=0, show_default=True, help="Seed of inputs that are made up."),
+)
+
 QUIET_SECONDS = 0.5
 """Work shorter than this shows no progress bar."""
 
 
 def input_options(function: F) -> F:
     """Add the options that say what is fed to the model."""
-    for option in reversed(
-        (
-            click.option(
-                "--inputs", metavar="FILE", help="Inputs: .npz, .npy, .pb, or a folder of .pb test data."
-            ),
-            click.option(
-                "--shape",
-                "shapes",
-                multiple=True,
-                metavar="NAME=1x3x224x224",
-                help="Shape of an input; repeatable.",
-            ),
-            click.option("--seed", default=0, show_default=True, help="Seed of inputs that are made up."),
-        )
-    ):
+    for option in reversed(_INPUT_OPTIONS):
         function = option(function)
     return function
 

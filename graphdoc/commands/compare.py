@@ -15,9 +15,7 @@ _FORMS = {"html": "save_html", "json": "save_json", "markdown": "save_markdown",
 @click.command("compare")
 @click.argument("ref", type=click.Path())
 @click.argument("test", type=click.Path(), required=False)
-@click.option(
-    "--ref", "ref_runner", default="ort", show_default=True, metavar="RUNNER", help="Runs REF, side A."
-)
+@click.option("--ref", "ref_runner", default="ort", show_default=True, metavar="RUNNER", help="Runs side A.")
 @click.option(
     "--test",
     "test_runner",
@@ -36,9 +34,7 @@ _FORMS = {"html": "save_html", "json": "save_json", "markdown": "save_markdown",
 @input_options
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, element by element.")
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, element by element.")
-@click.option(
-    "--threads", type=click.IntRange(min=0), default=0, help="Threads of ONNX Runtime (0: its default)."
-)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of ONNX Runtime.")
 @click.option("--memory", metavar="SIZE", help="Memory for inner values, as in 2GiB.")
 @click.option("-o", "html", metavar="FILE", help="Write the page (HTML).")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON; - is stdout.")

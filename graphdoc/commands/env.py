@@ -1,0 +1,90 @@
+"""``graphdoc env``."""
+
+import platform
+import sys
+from collections.abc import Iterator
+
+import click
+
+from graphdoc import __version__
+
+Row = tuple[str, str, str]
+
+
+@click.command("env")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def command(json_: bool) -> int:
+    """Show what graphdoc finds on this machine: CPU, GPU, runners, versions, caches."""
+    rows = list(_rows())
+    if json_:
+        import json
+
+        click.echo(
+            json.dumps({name: {"found": text, "state": state} for name, text, state in rows}, indent=2)
+        )
+        return 0
+    click.echo(f"graphdoc {__version__}, Python {platform.python_version()}\n")
+    width = max(len(text) for _, text, _ in rows)
+    width = min(width, 52) if sys.stdout.isatty() else width
+    for name, text, state in rows:
+        click.echo(f"  {name:<9} {text:<{width}}  {state}")
+    return 0
+
+
+def _rows() -> Iterator[Row]:
+    from graphdoc.compare.environment import cpu, package_version
+
+    yield "cpu", cpu(), "✓ NumPy"
+    yield "gpu", *_gpu()
+    yield "ort", *_ort()
+    for name in ("onnx", "onnx-ir", "numpy"):
+        yield name, package_version(name) or "not installed", "✓ usable"
+    yield "llvmlite", package_version("llvmlite") or "not installed", "– not used by this version"
+    cupy = package_version("cupy-cuda12x") or package_version("cupy-cuda13x")
+    yield "cupy", cupy or "not installed", "– not used by this version"
+    yield "runners", ", ".join(_runners()), "✓ usable"
+    yield "cache", *_cache()
+
+
+def _gpu() -> tuple[str, str]:
+    """Return the NVIDIA driver's version, which tells of a card without asking it."""
+    from pathlib import Path
+
+    path = Path("/proc/driver/nvidia/version")
+    if not path.exists():
+        return "none found", "– skipped"
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[0][
+        :60
+    ], "– not used by this version"
+
+
+def _ort() -> tuple[str, str]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return "not installed", '✗ pip install "onnx-graphdoc[ort]"'
+    return f"{onnxruntime.__version__}  {', '.join(onnxruntime.get_available_providers())}", "✓ usable"
+
+
+def _runners() -> Iterator[str]:
+    """Yield the runners that open here."""
+    from graphdoc.compare.environment import package_version
+    from graphdoc.compare.runner import runner_names
+
+    has_ort = package_version("onnxruntime") or package_version("onnxruntime-gpu")
+    for name in runner_names():
+        if name in ("engine:cuda", "ort:cuda", "ort:tensorrt") or (name == "ort" and not has_ort):
+            continue
+        yield name
+
+
+def _cache() -> tuple[str, str]:
+    import os
+
+    from graphdoc.demo import cache_folder
+
+    folder = cache_folder()
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
+    parent = next(p for p in (folder, *folder.parents) if p.exists())
+    state = "✓ writable" if os.access(parent, os.W_OK) else "✗ not writable"
+    return f"{size / 1e6:.1f} MB of downloaded models", state

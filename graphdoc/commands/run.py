@@ -1,0 +1,108 @@
+"""``graphdoc run``."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from graphdoc.commands.common import input_options
+
+
+@click.command("run")
+@click.argument("model", type=click.Path())
+@click.option("--runner", default="engine", show_default=True, help="ort, engine, reference, truth.")
+@click.option(
+    "--taps", multiple=True, metavar="all|GLOB", help="Inner values to show or save too; repeatable."
+)
+@input_options
+@click.option("--save", metavar="FILE.npz", help="Write outputs and taps.")
+@click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs that were used.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of ONNX Runtime.")
+def command(**options: Any) -> int:
+    """Run a model and show or save its outputs and inner values.
+
+    \b
+      graphdoc run m.onnx --runner ort
+      graphdoc run m.onnx --taps '*attention*' --save values.npz
+    """
+    from graphdoc.api import resolve_inputs
+    from graphdoc.compare.runner import RunnerOptions, open_runner
+    from graphdoc.compare.target import Target
+    from graphdoc.surgeon.model import open_source
+    from graphdoc.values import save_npz
+
+    target = Target(open_source(options["model"]))
+    inputs = resolve_inputs(target, options["inputs"], options["shapes"], options["seed"])
+    settings = RunnerOptions(options["threads"], options["seed"])
+    with open_runner(options["runner"], target, settings, "--runner") as runner:
+        if options["taps"]:
+            found = runner.run(inputs.feeds, _wanted(target, options["taps"])).values
+        else:
+            found = runner.untouched(inputs.feeds)
+    for path, values in ((options["save"], found), (options["save_inputs"], inputs.feeds)):
+        if path:
+            save_npz(path, values)
+    outputs = set(target.outputs)
+    order = [*target.outputs, *(p.key for p in target.points if p.key not in outputs)]
+    _print(found, [name for name in order if name in found], inputs)
+    return 0
+
+
+def _wanted(target: Any, globs: tuple[str, ...]) -> list[str]:
+    from fnmatch import fnmatchcase
+
+    from graphdoc.engine.errors import UsageError
+
+    keys = [p.key for p in target.points]
+    found = [
+        p.key
+        for p in target.points
+        if any(g == "all" or fnmatchcase(p.key, g) or fnmatchcase(p.node, g) for g in globs)
+    ]
+    if not found:
+        raise UsageError(
+            f"--taps matches none of {len(keys)} values",
+            where=f"--taps {' '.join(globs)}",
+            next_step=f"graphdoc inspect {target.source.name} --layers",
+        )
+    return found
+
+
+def _print(values: dict[str, Any], names: list[str], inputs: Any) -> None:
+    from graphdoc.reports.words import visible
+
+    rows = [("in", name, value) for name, value in inputs.feeds.items()]
+    rows += [("out", name, values[name]) for name in names]
+    width = max((len(visible(name)) for _, name, _ in rows), default=0)
+    if sys.stdout.isatty():
+        width = min(width, 40)
+    for kind, name, value in rows:
+        for line in _describe(value):
+            click.echo(f"{kind:<4} {visible(name):<{width}}  {line}")
+
+
+def _describe(value: Any) -> Iterator[str]:
+    """Yield one line per array: dtype, shape, range, first elements."""
+    import numpy as np
+
+    from graphdoc.compare.numbers import number
+
+    if isinstance(value, list):
+        yield f"{len(value)} values"
+        for item in value[:3]:
+            yield from (f"  {line}" for line in _describe(item))
+    elif not isinstance(value, np.ndarray):
+        yield str(value)[:60]
+    else:
+        shape = "×".join(map(str, value.shape)) or "scalar"
+        text = f"{'string' if value.dtype == object else value.dtype.name} {shape}"
+        if value.dtype == object or not value.size:
+            yield f"{text}  {', '.join(map(str, value.ravel()[:4]))}"
+            return
+        wide = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64).real
+        finite = wide[np.isfinite(wide)]
+        bad = wide.size - finite.size
+        span = f"{number(float(finite.min()), 4)} … {number(float(finite.max()), 4)}" if finite.size else "–"
+        note = f"  {bad} NaN or Inf" if bad else ""
+        yield f"{text}  {span}  mean {number(float(finite.mean()), 4) if finite.size else '–'}{note}"

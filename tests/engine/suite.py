@@ -100,13 +100,17 @@ def _text(value: Any) -> Any:
     return value
 
 
+def feeds(case: Case, inputs: list[Any]) -> dict[str, Any]:
+    """Return one data set's inputs by name; empty optionals are left out."""
+    names = [i.name for i in case.model.graph.input]
+    return {n: _text(x) for n, x in zip(names, inputs, strict=False) if x is not None}
+
+
 def outputs(case: Case, *, truth: bool = False) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, expected, computed) of every output. Raises what the interpreter raises."""
     interpreter = Interpreter(ir.serde.deserialize_model(case.model), truth=truth)
     for inputs, expected in case.data:
-        names = [i.name for i in case.model.graph.input]
-        feeds = {n: _text(x) for n, x in zip(names, inputs, strict=False) if x is not None}
-        results = interpreter.run(feeds)
+        results = interpreter.run(feeds(case, inputs))
         for name, want in zip([o.name for o in case.model.graph.output], expected, strict=False):
             yield name, _text(want), results[name]
 

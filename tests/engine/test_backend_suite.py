@@ -3,13 +3,18 @@
 import functools
 import pathlib
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
+from onnx import numpy_helper
 
+from graphdoc.engine.attributes import decode
 from graphdoc.engine.errors import UnsupportedOperatorError
+from graphdoc.engine.ops.table import Call, TensorType, find
 from tests.engine import suite
 
 HERE = pathlib.Path(__file__).parent
@@ -89,6 +94,75 @@ def test_random_misses_have_the_right_type() -> None:
         for output, want, got in suite.outputs(cases()[name]):
             assert (got.dtype, got.shape) == (want.dtype, want.shape), (name, output)
             assert set(np.unique(got)) <= {0, 1}, (name, output)
+
+
+def single_node(case: Any) -> tuple[Any, dict[str, Any]] | None:
+    """Return the row and the attributes of a case whose model is one node without subgraphs."""
+    graph = ir.from_proto(case.model).graph
+    if len(graph) != 1:
+        return None
+    node = graph.node(0)
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+        return None
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = {o.domain: o.version for o in case.model.opset_import}.get(domain, 1)
+    row = find(domain, node.op_type, version)
+    attributes = {name: decode(attribute) for name, attribute in node.attributes.items()}
+    return None if row is None or row.infer is None else (row, attributes)
+
+
+def described(value: Any, known: str) -> TensorType | None:
+    """Return the type of an array with its content, its sizes, or symbols that tell the sizes."""
+    if value is None:
+        return None
+    shape = tuple(f"n{size}" for size in value.shape) if known == "symbols" else value.shape
+    return TensorType(value.dtype, shape, value if known == "content" else None)
+
+
+def untrue(stated: TensorType, value: Any) -> str | None:
+    """Return what a stated type gets wrong about a value."""
+    if stated.dtype is not None and stated.dtype != value.dtype:
+        return f"dtype {stated.dtype} for {value.dtype}"
+    sizes = [int(dim[1:]) if isinstance(dim, str) else dim for dim in stated.shape or ()]
+    agrees = len(sizes) == value.ndim and all(d in (None, n) for d, n in zip(sizes, value.shape, strict=True))
+    if stated.shape is not None and not agrees:
+        return f"shape {stated.shape} for {value.shape}"
+    if stated.value is not None and not np.array_equal(stated.value, value):
+        return "content"
+    return None
+
+
+def infer_complaints(case: Any) -> Iterator[str]:
+    found = single_node(case)
+    if found is None:
+        return
+    row, attributes = found
+    listed = list(case.model.graph.node[0].input)
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in case.model.graph.initializer}
+    feeds = weights | suite.feeds(case, case.data[0][0])
+    inputs = [feeds.get(name) for name in listed]
+    values = [value for _, _, value in suite.outputs(case)]
+    if any(isinstance(value, list) or value is None for value in [*values, *feeds.values()]):
+        return
+    call = Call(version=row.since, outputs=len(case.model.graph.node[0].output))
+    names = [name for name in case.model.graph.node[0].output if name]
+    for known in ("content", "shape", "symbols"):
+        stated = row.infer(call, *(described(x, known) for x in inputs), **attributes)
+        types = stated if isinstance(stated, tuple) else (stated,)
+        kept = [t for t, name in zip(types, case.model.graph.node[0].output, strict=False) if name]
+        for output, kind, value in zip(names, kept, values, strict=False):
+            if complaint := untrue(kind, value):
+                yield f"{case.name} {output} from {known}: {complaint}"
+
+
+def test_infer_states_nothing_untrue() -> None:
+    """What infer says of dtype, shape and content holds in every one-node case that passes."""
+    good = [case for name, case in cases().items() if name not in misses()]
+
+    complaints = [text for case in good for text in infer_complaints(case)]
+
+    assert sum(single_node(case) is not None for case in good) > 700
+    assert complaints == []
 
 
 def test_missing_operators_are_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from graphdoc.surgeon.reader import describe
+from graphdoc.surgeon.pieces import describe
 
 
 class Declarations:

@@ -4,8 +4,8 @@ The location is a path relative to the folder of the model. Anything that leaves
 since a model from the network must not read other files of its user.
 """
 
-import math
 import mmap
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.storage import tensor_bytes
 
 SUB_BYTE = (2, 4, 6)
 """Bit widths whose elements share bytes."""
@@ -71,6 +72,7 @@ class WeightFiles:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self.tensors: list[onnx.TensorProto] = []
         self._files: dict[str, WeightFile] = {}
 
     def file(self, location: str) -> WeightFile:
@@ -78,6 +80,29 @@ class WeightFiles:
         if location not in self._files:
             self._files[location] = WeightFile(locate(location, self.folder))
         return self._files[location]
+
+    def check(self) -> None:
+        """Raise ModelError for the first tensor read whose data is missing, too short or out of place.
+
+        Only sizes are looked at: no data is read.
+        """
+        sizes: dict[str, int] = {}
+        for tensor in self.tensors:
+            wanted = reference(tensor)
+            where = f"initializer {tensor.name}, location '{wanted.location}'"
+            if wanted.location not in sizes:
+                sizes[wanted.location] = _file_size(locate(wanted.location, self.folder, tensor.name), where)
+            _check_length(tensor, wanted, sizes[wanted.location], where)
+
+
+def _file_size(path: Path, where: str) -> int:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise missing(path, where, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise missing(path, where, OSError(0, "not a regular file"))
+    return status.st_size
 
 
 def locate(location: str, folder: Path | None, tensor: str = "") -> Path:
@@ -132,6 +157,7 @@ class ExternalWeights(ir.ExternalTensor):
 
     def __init__(self, proto: onnx.TensorProto, files: WeightFiles) -> None:
         self.proto = proto
+        files.tensors.append(proto)
         self._reference = reference(proto)
         self._files = files
         self._content: Any = None
@@ -227,26 +253,6 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         nodes = []
 
 
-def check_external(model: onnx.ModelProto, folder: Path | None) -> None:
-    """Raise ModelError for the first tensor whose external data is missing, too short or out of place.
-
-    Only sizes are looked at: no data is read.
-    """
-    sizes: dict[str, int] = {}
-    for tensor in external_tensors(model):
-        wanted = reference(tensor)
-        where = f"initializer {tensor.name}, location '{wanted.location}'"
-        if wanted.location not in sizes:
-            path = locate(wanted.location, folder, tensor.name)
-            try:
-                sizes[wanted.location] = path.stat().st_size if path.is_file() else -1
-            except OSError as error:
-                raise missing(path, where, error) from error
-            if sizes[wanted.location] < 0:
-                raise missing(path, where, FileNotFoundError(2, "no such file"))
-        _check_length(tensor, wanted, sizes[wanted.location], where)
-
-
 def _check_length(tensor: onnx.TensorProto, wanted: Reference, size: int, where: str) -> None:
     needed = tensor_bytes(tensor)
     if needed is not None and wanted.length is not None and wanted.length != needed:
@@ -258,13 +264,3 @@ def _check_length(tensor: onnx.TensorProto, wanted: Reference, size: int, where:
     end = wanted.offset + (needed if needed is not None else wanted.length or 0)
     if end > size:
         raise too_short(where, end, size)
-
-
-def tensor_bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return how many bytes dims and dtype ask for; None for strings and unknown types."""
-    try:
-        dtype = ir.DataType(tensor.data_type)
-        bits = dtype.bitwidth
-    except (ValueError, TypeError):
-        return None
-    return int(-(-math.prod(tensor.dims) * bits // 8))

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
-from graphdoc.surgeon.external import check_external, external_tensors, locate, reference
+from graphdoc.surgeon.external import external_tensors, locate, reference
 from graphdoc.surgeon.files import parse, read_file
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.saver import PROTOBUF_LIMIT, save_model
@@ -67,7 +67,6 @@ class Source:
         """
         if self._given_model is not None:
             return self._given_model
-        check_external(self.proto, self.folder)
         return read_model(self.proto, self.folder)
 
     @cached_property

@@ -9,11 +9,14 @@ give back exactly what was there wherever nothing was edited. Differences to ``o
 4. Nodes out of order are sorted in memory.
 5. External data goes through surgeon/external.py.
 
-The protobuf is taken to be sound: surgeon/validate.py comes first.
+What is not sound is refused on the way (surgeon/checks.py): a walk of its own would cost as much again.
 """
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,22 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon import checks
 from graphdoc.surgeon.external import WeightFiles
-from graphdoc.surgeon.tensors import Densified, read_sparse, read_tensor
+from graphdoc.surgeon.pieces import (
+    PLAIN,
+    TENSORS,
+    attribute_type,
+    describe,
+    read_opsets,
+    read_pairs,
+    read_value,
+)
+from graphdoc.surgeon.schemas import Signature
+from graphdoc.surgeon.schemas import signature as find_signature
+from graphdoc.surgeon.scopes import Scope
+from graphdoc.surgeon.storage import check_sparse, check_tensor
+from graphdoc.surgeon.tensors import Densified, read_tensor
 
 ORIGIN = "graphdoc.origin"
 QUANTIZATION = "quant_parameter_tensor_names"
@@ -47,50 +64,47 @@ class Origin:
         return self
 
 
-class _Scope:
-    """The values of one graph by name, and the graph around it.
+def read_model(proto: onnx.ModelProto, folder: Path | None, *, external: bool = True) -> ir.Model:
+    """Return the model in memory; weights stay where they lie.
 
-    pending: outputs of nodes that have not been read yet.
+    folder: where external data lies; None: nowhere. external: check that the data is there; without that,
+    what is missing fails when it is read.
+
+    Raises ModelError when the model is not sound (surgeon/checks.py) or its external data is missing.
     """
-
-    __slots__ = ("outer", "pending", "unsorted", "values")
-
-    def __init__(self, outer: "_Scope | None") -> None:
-        self.outer = outer
-        self.values: dict[str, ir.Value] = {}
-        self.pending: set[str] = set()
-        self.unsorted = False
-
-    def find(self, name: str) -> ir.Value | None:
-        if not name:
-            return None
-        scope: _Scope | None = self
-        while scope is not None:
-            value = scope.values.get(name)
-            if value is not None:
-                if name in scope.pending:
-                    scope.unsorted = True
-                return value
-            scope = scope.outer
-        value = self.values[name] = ir.Value(name=name)
-        return value
+    checks.check_model(proto)
+    files = WeightFiles(folder)
+    with _collector_paused():
+        model = _Reader(proto, files).model(proto)
+    if external:
+        files.check()
+    return model
 
 
-def read_model(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    """Return the model in memory.
-
-    folder: where external data lies; None refuses it when it is read.
-    """
-    return _Reader(WeightFiles(folder)).model(proto)
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from walking the growing graph again and again: a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Reader:
-    def __init__(self, files: WeightFiles) -> None:
+    def __init__(self, proto: onnx.ModelProto, files: WeightFiles) -> None:
         self._files = files
+        self._functions = checks.check_functions(proto.functions)
+        self._calls: dict[checks.FunctionId, set[checks.FunctionId]] = {}
+        self._caller: checks.FunctionId | None = None
+        self._default_version = 1 if proto.ir_version < 3 else 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
-        graph = self.graph(proto.graph, None)
-        graph.opset_imports.update(read_opsets(proto.opset_import))
+        opsets = read_opsets(proto.opset_import)
+        graph = self.graph(proto.graph, Scope(None, opsets, (checks.graph_label(proto.graph),)))
+        graph.opset_imports.update(opsets)
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,
@@ -105,16 +119,18 @@ class _Reader:
                 ir.serde.deserialize_model_configuration(item) for item in proto.configuration
             ),
         )
+        checks.check_recursion(self._calls)
         model.meta[ORIGIN] = Origin(proto)
         return model
 
-    def graph(self, proto: onnx.GraphProto, outer: _Scope | None) -> ir.Graph:
-        scope = _Scope(outer)
+    def graph(self, proto: onnx.GraphProto, scope: Scope) -> ir.Graph:
+        if scope.depth() > checks.DEEPEST:
+            raise ModelError(f"more than {checks.DEEPEST} subgraphs lie in one another")
         inputs = [read_value(info) for info in proto.input]
-        scope.values.update((str(value.name), value) for value in inputs)
+        self._define(inputs, scope)
         initializers = self._initializers(proto, scope)
         self._declare(proto.node, scope)
-        given = {info.name for info in proto.input}
+        given = {value.name for value in inputs}
         for info in proto.value_info:
             if info.name in scope.values and info.name not in given:
                 describe(scope.values[info.name], info)
@@ -136,23 +152,33 @@ class _Reader:
         self._finish(graph, proto, scope)
         return graph
 
-    def _finish(self, graph: ir.Graph, proto: Any, scope: _Scope) -> None:
+    def _define(self, inputs: list[ir.Value], scope: Scope) -> None:
+        for value in inputs:
+            if value.name in scope.values and value.name:
+                raise checks.two_inputs(value.name, scope.where())
+            scope.values[str(value.name)] = value
+
+    def _finish(self, graph: ir.Graph, proto: Any, scope: Scope) -> None:
         """Sort the nodes where needed and remember the origin."""
         order: tuple[int, ...] = ()
         if scope.unsorted:
             try:
                 graph.sort()
             except ValueError as error:
-                raise ModelError(f"graph '{proto.name}' has a cycle", where=str(error)) from error
+                raise checks.cycle(graph, scope.where()) from error
             order = tuple(node.meta[ORIGIN].index for node in graph)
         graph.meta[ORIGIN] = Origin(proto, order=order, names=frozenset(scope.values))
 
-    def _initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
+    def _initializers(self, proto: onnx.GraphProto, scope: Scope) -> list[ir.Value]:
+        for tensor in proto.initializer:
+            check_tensor(tensor, "initializer", scope.where)
+        for sparse in proto.sparse_initializer:
+            check_sparse(sparse, scope.where)
         tensors = [(t.name, read_tensor(t, self._files)) for t in proto.initializer]
         tensors += [(s.values.name, Densified(s, self._files)) for s in proto.sparse_initializer]
         return [self._initializer(name, tensor, scope) for name, tensor in tensors if name]
 
-    def _initializer(self, name: str, tensor: ir.TensorProtocol, scope: _Scope) -> ir.Value:
+    def _initializer(self, name: str, tensor: ir.TensorProtocol, scope: Scope) -> ir.Value:
         value = scope.values.get(name)
         if value is None:
             shape = ir.Shape(tensor.shape.numpy(), frozen=True)
@@ -161,23 +187,33 @@ class _Reader:
         value.const_value = tensor
         return value
 
-    def _declare(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
+    def _declare(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
         """Make the values of all nodes first: nodes may be out of order."""
+        values = scope.values
         for node in nodes:
             for name in node.output:
+                if name in values and name:
+                    raise checks.two_producers(name, nodes, scope.where())
                 if name:
-                    scope.values[name] = ir.Value(name=name)
+                    values[name] = ir.Value(name=name)
                     scope.pending.add(name)
 
-    def _output(self, info: onnx.ValueInfoProto, scope: _Scope) -> ir.Value:
-        value = scope.find(info.name) or ir.Value(name=info.name)
+    def _output(self, info: onnx.ValueInfoProto, scope: Scope) -> ir.Value:
+        value = scope.find(info.name) if info.name else ir.Value(name="")
+        if value is None:
+            what = f"output '{info.name}' is"
+            raise checks.never_produced(what, info.name, scope.names(), scope.where())
         describe(value, info)
         return value
 
-    def _node(self, proto: onnx.NodeProto, index: int, scope: _Scope) -> ir.Node:
-        inputs = [scope.find(name) for name in proto.input]
-        attributes = tuple(self.attribute(item, scope) for item in proto.attribute)
+    def _node(self, proto: onnx.NodeProto, index: int, scope: Scope) -> ir.Node:
+        inputs = [scope.find(name) if name else None for name in proto.input]
         names = list(proto.output)
+        signature = self._signature(proto, index, scope)
+        self._check(signature, proto, index, scope, len(inputs), len(names))
+        if None in inputs:
+            self._check_found(inputs, proto, index, scope)
+        attributes = tuple(self._attribute(item, signature, proto, index, scope) for item in proto.attribute)
         node = ir.Node(
             proto.domain,
             proto.op_type,
@@ -195,9 +231,54 @@ class _Reader:
         node.meta[ORIGIN] = Origin(proto, index, attributes)
         return node
 
-    def _devices(self, proto: onnx.NodeProto, scope: _Scope) -> tuple[Any, ...]:
+    def _signature(self, proto: onnx.NodeProto, index: int, scope: Scope) -> Signature | None:
+        """Return what the schema of a node's operator asks for; functions of the model go first."""
+        key = (proto.domain, proto.op_type)
+        if self._functions:
+            called = (checks.plain_domain(key[0]), key[1], proto.overload)
+            if called in self._functions:
+                if self._caller is not None:
+                    self._calls.setdefault(self._caller, set()).add(called)
+                return None
+        if key not in scope.signatures:
+            domain = checks.plain_domain(key[0])
+            version = scope.opsets.get(domain, self._default_version)
+            if version == 0:
+                raise checks.not_imported(domain, scope.at(proto, index))
+            scope.signatures[key] = find_signature(domain, key[1], version)
+        return scope.signatures[key]
+
+    def _check(
+        self,
+        found: Signature | None,
+        proto: onnx.NodeProto,
+        index: int,
+        scope: Scope,
+        inputs: int,
+        outputs: int,
+    ) -> None:
+        if found is None:
+            return
+        fits = (
+            found.inputs[0] <= inputs <= found.inputs[1] and found.outputs[0] <= outputs <= found.outputs[1]
+        )
+        if fits and not found.required:
+            return
+        wrong = checks.misfit(found, proto, inputs, outputs)
+        if wrong:
+            raise ModelError(wrong, where=scope.at(proto, index), next_step=checks.EXPORT)
+
+    def _check_found(
+        self, inputs: list[ir.Value | None], proto: onnx.NodeProto, index: int, scope: Scope
+    ) -> None:
+        for name, value in zip(proto.input, inputs, strict=True):
+            if name and value is None:
+                what = f"'{name}' is used but"
+                raise checks.never_produced(what, name, scope.names(), scope.at(proto, index))
+
+    def _devices(self, proto: onnx.NodeProto, scope: Scope) -> tuple[Any, ...]:
         visible: dict[str, ir.Value] = {}
-        level: _Scope | None = scope
+        level: Scope | None = scope
         while level is not None:
             visible = {**level.values, **visible}
             level = level.outer
@@ -207,27 +288,29 @@ class _Reader:
         )
 
     def function(self, proto: onnx.FunctionProto) -> ir.Function:
-        scope = _Scope(None)
+        self._caller = (checks.plain_domain(proto.domain), proto.name, proto.overload)
+        opsets = read_opsets(proto.opset_import)
+        scope = Scope(None, opsets, (f"function {proto.domain}::{proto.name}",))
         inputs = [ir.Value(name=name) for name in proto.input]
-        scope.values.update((str(value.name), value) for value in inputs)
+        self._define(inputs, scope)
         self._declare(proto.node, scope)
         for info in proto.value_info:
             if info.name in scope.values:
                 describe(scope.values[info.name], info)
         nodes = [self._node(node, index, scope) for index, node in enumerate(proto.node)]
-        outputs = [scope.find(name) or ir.Value(name=name) for name in proto.output]
+        outputs = [self._output(onnx.ValueInfoProto(name=name), scope) for name in proto.output]
         graph = ir.Graph(
             inputs,
             outputs,
             nodes=nodes,
             doc_string=proto.doc_string or None,
-            opset_imports=read_opsets(proto.opset_import),
+            opset_imports=opsets,
             name=proto.name,
             metadata_props=read_pairs(proto.metadata_props),
         )
         self._finish(graph, proto, scope)
         required = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
-        defaults = [self.attribute(item, scope) for item in proto.attribute_proto]
+        defaults = [self._value_of(item, attribute_type(item), scope, ()) for item in proto.attribute_proto]
         return ir.Function(
             proto.domain,
             proto.name,
@@ -236,133 +319,40 @@ class _Reader:
             attributes=[*required, *defaults],
         )
 
-    def attribute(self, proto: onnx.AttributeProto, scope: _Scope) -> ir.Attr:
+    def _attribute(
+        self,
+        item: onnx.AttributeProto,
+        found: Signature | None,
+        node: onnx.NodeProto,
+        index: int,
+        scope: Scope,
+    ) -> ir.Attr:
         """Return an attribute, its subgraphs read in ``scope``."""
-        kind = ir.AttributeType(proto.type or _guess(proto))
-        doc = proto.doc_string or None
-        if proto.ref_attr_name:
-            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc)
-        return ir.Attr(proto.name, kind, self._attribute_value(kind, proto, scope), doc_string=doc)
+        kind = attribute_type(item)
+        if found is not None and found.attributes.get(item.name, kind) != kind:
+            raise checks.wrong_type(item, found, node, scope.at(node, index))
+        return self._value_of(item, kind, scope, (node, index, item.name))
 
-    def _attribute_value(self, kind: ir.AttributeType, proto: onnx.AttributeProto, scope: _Scope) -> Any:
-        if kind in _PLAIN:
-            return _PLAIN[kind](proto)
-        if kind in _TENSORS:
-            return _TENSORS[kind](proto, self._files)
-        if kind == _T.GRAPH:
-            return self.graph(proto.g, scope)
-        return [self.graph(graph, scope) for graph in proto.graphs] if kind == _T.GRAPHS else None
+    def _value_of(
+        self, item: onnx.AttributeProto, kind: ir.AttributeType, scope: Scope, place: tuple[Any, ...]
+    ) -> ir.Attr:
+        doc = item.doc_string or None
+        if item.ref_attr_name:
+            return ir.RefAttr(item.name, item.ref_attr_name, kind, doc_string=doc)
+        value: Any = None
+        if kind in PLAIN:
+            value = PLAIN[kind](item)
+        elif kind in TENSORS:
+            if kind == ir.AttributeType.TENSOR:
+                check_tensor(item.t, "attribute", partial(scope.at, *place[:2]) if place else scope.where)
+            value = TENSORS[kind](item, self._files)
+        elif kind == ir.AttributeType.GRAPH:
+            value = self._subgraph(item.g, scope, place)
+        elif kind == ir.AttributeType.GRAPHS:
+            value = [self._subgraph(graph, scope, place) for graph in item.graphs]
+        return ir.Attr(item.name, kind, value, doc_string=doc)
 
-
-def _text(raw: bytes) -> str | bytes:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw
-
-
-_T = ir.AttributeType
-
-_PLAIN: dict[ir.AttributeType, Callable[[Any], Any]] = {
-    _T.FLOAT: lambda a: a.f,
-    _T.INT: lambda a: a.i,
-    _T.STRING: lambda a: _text(a.s),
-    _T.FLOATS: lambda a: a.floats,
-    _T.INTS: lambda a: a.ints,
-    _T.STRINGS: lambda a: [_text(s) for s in a.strings],
-    _T.TYPE_PROTO: lambda a: ir.TypeAndShape(*read_type(a.tp)),
-    _T.TYPE_PROTOS: lambda a: [ir.TypeAndShape(*read_type(t)) for t in a.type_protos],
-}
-_TENSORS: dict[ir.AttributeType, Callable[[Any, WeightFiles], Any]] = {
-    _T.TENSOR: lambda a, files: read_tensor(a.t, files),
-    _T.TENSORS: lambda a, files: [read_tensor(t, files) for t in a.tensors],
-    _T.SPARSE_TENSOR: lambda a, files: read_sparse(a.sparse_tensor, files),
-    _T.SPARSE_TENSORS: lambda a, files: [read_sparse(s, files) for s in a.sparse_tensors],
-}
-
-_FIELDS = {
-    "f": _T.FLOAT,
-    "i": _T.INT,
-    "s": _T.STRING,
-    "t": _T.TENSOR,
-    "g": _T.GRAPH,
-    "sparse_tensor": _T.SPARSE_TENSOR,
-    "tp": _T.TYPE_PROTO,
-    "floats": _T.FLOATS,
-    "ints": _T.INTS,
-    "strings": _T.STRINGS,
-    "tensors": _T.TENSORS,
-    "graphs": _T.GRAPHS,
-    "sparse_tensors": _T.SPARSE_TENSORS,
-    "type_protos": _T.TYPE_PROTOS,
-}
-
-
-def _guess(proto: onnx.AttributeProto) -> int:
-    """Return the type of an attribute that states none (ONNX IR version 1) from the field that is set."""
-    present = {field.name for field, _ in proto.ListFields()}
-    return next((int(kind) for name, kind in _FIELDS.items() if name in present), 0)
-
-
-def read_opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Return domain → version; the default domain is "". Of several entries the last one holds."""
-    return {("" if item.domain == "ai.onnx" else item.domain): item.version for item in protos}
-
-
-def read_pairs(protos: Any) -> dict[str, str] | None:
-    """Return key → value, or None when there are none."""
-    return {entry.key: entry.value for entry in protos} or None
-
-
-def read_value(info: onnx.ValueInfoProto) -> ir.Value:
-    """Return a new value with the declared type and shape."""
-    value = ir.Value(name=info.name)
-    describe(value, info)
-    return value
-
-
-def describe(value: ir.Value, info: onnx.ValueInfoProto) -> None:
-    """Set type, shape and documentation of a value as declared; what is not stated stays as it is."""
-    if info.HasField("type"):
-        value.type, value.shape = read_type(info.type)
-    if info.doc_string:
-        value.doc_string = info.doc_string
-    if info.metadata_props:
-        value.metadata_props.update(read_pairs(info.metadata_props) or {})
-
-
-_WRAPPED = {"sequence_type": ir.SequenceType, "optional_type": ir.OptionalType}
-_LEAVES = {"tensor_type": ir.TensorType, "sparse_tensor_type": ir.SparseTensorType}
-
-
-def read_type(proto: onnx.TypeProto) -> tuple[Any, ir.Shape | None]:
-    """Return type and shape (that of the elements, for sequences); None where unknown or a map."""
-    field = proto.WhichOneof("value")
-    denotation = proto.denotation or None
-    if field in _LEAVES:
-        leaf = getattr(proto, field)
-        shape = read_shape(leaf.shape) if leaf.HasField("shape") else None
-        try:
-            dtype = ir.DataType(leaf.elem_type)
-        except ValueError:
-            return None, shape
-        return _LEAVES[field](dtype, denotation=denotation), shape
-    if field in _WRAPPED:
-        inner, shape = read_type(getattr(proto, field).elem_type)
-        if inner is not None:
-            return _WRAPPED[field](inner, denotation=denotation), shape
-    return None, None
-
-
-def read_shape(proto: onnx.TensorShapeProto) -> ir.Shape:
-    """Return a shape: int, symbol or unknown per axis."""
-    dims: list[Any] = []
-    denotations: list[str | None] = []
-    for dim in proto.dim:
-        field = dim.WhichOneof("value")
-        if field == "dim_value":
-            dims.append(dim.dim_value)
-        else:
-            dims.append(ir.SymbolicDim(dim.dim_param if field else None))
-        denotations.append(dim.denotation or None)
-    return ir.Shape(dims, denotations=denotations, frozen=True)
+    def _subgraph(self, proto: onnx.GraphProto, scope: Scope, place: tuple[Any, ...]) -> ir.Graph:
+        node, index, attribute = place
+        checks.check_branch(attribute, proto, node, scope.at(node, index))
+        return self.graph(proto, Scope(scope, scope.opsets, place))

@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.declarations import Declarations
-from graphdoc.surgeon.reader import ORIGIN, QUANTIZATION, Origin, read_opsets, read_pairs
+from graphdoc.surgeon.pieces import read_opsets, read_pairs
+from graphdoc.surgeon.reader import ORIGIN, QUANTIZATION, Origin
 from graphdoc.surgeon.tensors import Densified
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

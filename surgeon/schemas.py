@@ -1,0 +1,67 @@
+"""The operator schemas of the onnx package, looked up once and kept in plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import onnx.defs
+import onnx.helper
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an operator version takes.
+
+    inputs, outputs: smallest and largest number. attributes: name → type (AttributeProto.AttributeType).
+    since: the version that introduced it. deprecated: it was withdrawn in that version.
+    body: the specification defines it by other operators.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    attributes: Mapping[str, int]
+    required: tuple[str, ...]
+    since: int
+    deprecated: bool
+    body: bool
+
+
+_CONTEXT_FUNCTION = "has_context_dependent_function"
+
+
+@cache
+def signature(domain: str, name: str, version: int) -> Signature | None:
+    """Return the newest schema of an operator that is not newer than ``version``, or None."""
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    attributes = schema.attributes
+    kinds = {key: int(getattr(item.type, "value", 0)) for key, item in attributes.items()}
+    return Signature(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        MappingProxyType(kinds),
+        tuple(key for key, item in attributes.items() if item.required),
+        schema.since_version,
+        bool(schema.deprecated),
+        bool(getattr(schema, "has_function", False) or getattr(schema, _CONTEXT_FUNCTION, False)),
+    )
+
+
+_RELEASE = max(onnx.helper.VERSION_TABLE, key=lambda row: row[1:3])
+"""The newest row of onnx's table: release, IR version, opsets of ai.onnx, ai.onnx.ml, ai.onnx.training."""
+
+_NEWEST = dict(zip(("", "ai.onnx.ml", "ai.onnx.training"), _RELEASE[2:], strict=False))
+
+
+def newest(domain: str) -> int | None:
+    """Return the newest opset of a domain that onnx knows; None for domains it does not know."""
+    return _NEWEST.get("" if domain == "ai.onnx" else domain)
+
+
+@cache
+def exists(domain: str, name: str) -> bool:
+    """Whether any version of the operator is known to onnx."""
+    return bool(onnx.defs.has(name, domain))

@@ -81,7 +81,7 @@ def _divisors(xp: Any, window: Window, spatial: Ints, *, include_pad: bool, dtyp
 @op("MaxPool", 1, 8, 10, 11, 12, 22, infer=infer_max_pool)
 def max_pool(
     call: Call, X: Array, *, kernel_shape: Ints, storage_order: int = 0, **attributes: Any
-) -> tuple[Array, Array | None]:
+) -> tuple[Array, ...]:
     """Largest element of each window of X (N, C, *spatial), and its index (int64) in the flattened X.
 
     Further attributes: strides, dilations, pads, auto_pad, ceil_mode. Padding never wins. Of equal elements
@@ -89,7 +89,7 @@ def max_pool(
     """
     window = _window(X, kernel_shape, **attributes)
     if call.outputs < 2:
-        return _slide(call.xp, X, window, call.xp.maximum, _lowest(X.dtype)), None
+        return (_slide(call.xp, X, window, call.xp.maximum, _lowest(X.dtype)),)
     return _max_with_indices(call.xp, X, window, storage_order)
 
 

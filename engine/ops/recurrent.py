@@ -369,7 +369,7 @@ def _lstm_cell(
         i, o = of[:, :size], of[:, size : 2 * size]
         forget = 1 - i if input_forget else of[:, 2 * size :]
         cell = forget * state[1] + i * g(clip(gates[:, 3 * size :]))
-        return o * h(clip(cell)), cell
+        return o * h(cell), cell
 
     def with_peepholes(inputs: Array, state: State) -> State:
         gates = inputs + state[0] @ recurrence
@@ -377,7 +377,7 @@ def _lstm_cell(
         forget = 1 - i if input_forget else f(clip(gates[:, 2 * size : 3 * size] + peep_f * state[1]))
         cell = forget * state[1] + i * g(clip(gates[:, 3 * size :]))
         o = f(clip(gates[:, size : 2 * size] + peep_o * cell))
-        return o * h(clip(cell)), cell
+        return o * h(cell), cell
 
     return plain if P is None else with_peepholes
 
@@ -401,7 +401,9 @@ def lstm(
 
     it = f(Xt·Wiᵀ + Ht−1·Riᵀ + Pi ⊙ Ct−1 + Wbi + Rbi), ft alike (1 − it with input_forget), ct without
     peephole under g, Ct = ft ⊙ Ct−1 + it ⊙ ct, ot = f(… + Po ⊙ Ct …), Ht = ot ⊙ h(Ct). Defaults:
-    f = Sigmoid, g = h = Tanh. Returns Y (T, D, B, H), Y_h and Y_c (D, B, H); layout 1 puts the batch first.
+    f = Sigmoid, g = h = Tanh. clip bounds what f and g see; whether also Ct under h, the specification
+    leaves open, and ONNX Runtime does not. Returns Y (T, D, B, H), Y_h and Y_c (D, B, H); layout 1 puts
+    the batch first.
     """
     layer = Layer(**attributes)
     hidden = _check(layer, W, R, 4)

@@ -177,7 +177,7 @@ class Method:
 def _resize(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array:
     transform = _choose(_COORDINATES, method.coordinate_transformation_mode, "coordinate_transformation_mode")
     places = {axis: transform(np.arange(axis.out, dtype=np.float64), axis) for axis in axes}
-    places = {axis: at for axis, at in places.items() if not np.array_equal(at, np.arange(axis.size))}
+    places = {axis: at for axis, at in places.items() if not _unchanged(axis, at)}
     # Fewer elements first: along the last axis when growing, along the first when shrinking.
     order = sorted(
         places, key=lambda axis: (axis.out > axis.size, axis.number * (-1 if axis.out > axis.size else 1))
@@ -189,6 +189,12 @@ def _resize(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array
     if method.coordinate_transformation_mode == "tf_crop_and_resize":
         y = _extrapolate(call.xp, y, places, method.extrapolation_value)
     return y
+
+
+def _unchanged(axis: Axis, at: Vector) -> bool:
+    """Whether an axis stays as it is: by its coordinates, or because a scale of 1 never moves anything."""
+    whole = (axis.start, axis.end) == (0.0, 1.0)
+    return np.array_equal(at, np.arange(axis.size)) or (axis.size == axis.out and axis.scale == 1 and whole)
 
 
 def _choose(table: Mapping[str, Any], name: str, attribute: str) -> Any:
@@ -242,7 +248,17 @@ def _scaled(size: int, scale: float) -> int:
 def _by_scales(shape: Sequence[int], numbers: Sequence[int], scales: Sequence[float]) -> list[Axis]:
     if len(scales) != len(numbers) or min(scales, default=1.0) <= 0:
         raise ValueError(f"scales {list(scales)} do not fit {len(numbers)} axes")
-    return [Axis(d, shape[d], _scaled(shape[d], s), s) for d, s in zip(numbers, scales, strict=True)]
+    return [
+        Axis(d, shape[d], _scaled(shape[d], s), _decimal(s)) for d, s in zip(numbers, scales, strict=True)
+    ]
+
+
+def _decimal(scale: float) -> float:
+    """Return the float64 nearest to the decimal that a float32 scale prints as: 0.6, not 0.60000002.
+
+    Dividing by the latter puts coordinates that should be whole just below a whole number.
+    """
+    return float(str(np.float32(scale)))
 
 
 def _by_sizes(shape: Sequence[int], numbers: Sequence[int], sizes: Sequence[int], policy: str) -> list[Axis]:

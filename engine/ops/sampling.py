@@ -129,7 +129,9 @@ def _grid_corners(xp: Any, at: Array, size: int, mode: str, padding: str, align_
     """Return the corners along one axis for normalised coordinates −1 … 1."""
     ends = _ends(size, align_corners)
     at = (at + 1) / 2 * (size - 1) if align_corners else ((at + 1) * size - 1) / 2
-    at = _moved_inside(xp, xp.rint(at) if mode == "nearest" else at, size, padding, ends)
+    at = xp.rint(at) if mode == "nearest" else at
+    # Cubic at the border: each of the four elements is moved inside, the coordinate is not.
+    at = at if (mode, padding) == ("cubic", "border") else _moved_inside(xp, at, size, padding, ends)
     if mode == "nearest":
         # Mirrored at half an element, whole coordinates may come out as halves.
         return [_pixel(xp, xp.trunc(at), size, padding, ends, xp.ones_like(at))]

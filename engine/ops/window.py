@@ -82,12 +82,12 @@ def _axis(
         return begin, total - begin, out
     room = size + begin + end - extent
     # A last, partial window counts in ceil mode unless it would start in the padding behind the input.
-    out = max(0, -(-room // stride) + 1 if ceil_mode else room // stride + 1)
-    if ceil_mode and out and (out - 1) * stride >= size + begin:
+    out = -(-room // stride) + 1 if ceil_mode else room // stride + 1
+    if ceil_mode and out > 0 and (out - 1) * stride >= size + begin:
         out -= 1
-    if size and not out:
+    if size and out < 0:
         raise ValueError(f"a kernel of extent {extent} is larger than the padded input {size + begin + end}")
-    return begin, end, out
+    return begin, end, max(out, 0)
 
 
 def infer_sizes(

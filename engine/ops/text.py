@@ -1,12 +1,12 @@
 """Strings: joining, splitting, matching, cleaning and counting. Everything here runs on the host."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from graphdoc.engine.ops.host import strings, to_host
+from graphdoc.engine.ops.re2 import compile_re2
 from graphdoc.engine.ops.shapes import BOOL, broadcast, same_shape
 from graphdoc.engine.ops.table import Array, Call, op
 
@@ -26,57 +26,41 @@ def string_split(
     An empty delimiter stands for any run of white space; ``maxsplit`` bounds the number of cuts.
     """
     limit = -1 if maxsplit is None else maxsplit
-    parts = [text.split(delimiter or None, limit) for text in x.reshape(-1)]
-    if delimiter:
-        parts = [part if text else [] for part, text in zip(parts, x.reshape(-1), strict=True)]
+    cut = (
+        (lambda text: text.split(delimiter, limit))
+        if delimiter
+        else (lambda text: text.strip().split(None, limit))
+    )
+    parts = [cut(text) if text else [] for text in x.reshape(-1)]
     counts = np.asarray([len(part) for part in parts], np.int64).reshape(x.shape)
     width = int(counts.max(initial=0))
     flat = [item for part in parts for item in part + [""] * (width - len(part))]
     return strings(flat, (*x.shape, width)), counts
 
 
-_POSIX = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": r"\x00-\x7F",
-    "blank": r"\t ",
-    "cntrl": r"\x00-\x1F\x7F",
-    "digit": "0-9",
-    "graph": "!-~",
-    "lower": "a-z",
-    "print": " -~",
-    "punct": r"!-/:-@\[-`{-~",
-    "space": r"\t\n\v\f\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-_FOREIGN = re.compile(r"(?<!\\)(?:\\\\)*(\(\?(?:=|!|<=|<!|P=|\(|>)|\\[1-9]|\\[pPCQE])")
-
-
-def compile_re2(pattern: str) -> re.Pattern[str]:
-    """Return a Python pattern that means what RE2 means by it.
-
-    POSIX classes are spelled out, ``\\z`` is the end of the text, and \\d, \\w, \\s, \\b know ASCII alone.
-    Raises ValueError for what one of the two syntaxes lacks: look-around and back references (not in RE2),
-    ``\\p`` ``\\Q`` ``\\C`` (not in Python).
-    """
-    found = _FOREIGN.search(pattern)
-    if found:
-        raise ValueError(f"regular expression '{pattern}' uses {found.group(1)}, which is not supported")
-    named = re.sub(r"\[:(\w+):\]", lambda match: _POSIX[match.group(1)], pattern)
-    return re.compile(re.sub(r"(?<!\\)((?:\\\\)*)\\z", r"\1\\Z", named), re.ASCII)
-
-
 @op("RegexFullMatch", 20, infer=same_shape(BOOL))
 def regex_full_match(call: Call, x: Array, *, pattern: str) -> Array:
-    """Whether each whole string matches the pattern (RE2 syntax), bool."""
+    """Whether each whole string matches the pattern (RE2 syntax), bool.
+
+    Raises ValueError for a pattern that is not RE2, or that Python cannot express.
+    """
     match = compile_re2(pattern).fullmatch
     flat = np.asarray([match(text) is not None for text in x.reshape(-1)], np.bool_)
     return call.xp.asarray(flat.reshape(x.shape))
 
 
-_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+def _by_character(change: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a change of case that keeps the number of characters, as one of wide characters does."""
+
+    def changed(text: str) -> str:
+        if text.isascii():
+            return change(text)
+        return "".join(new if len(new := change(old)) == 1 else old for old in text)
+
+    return changed
+
+
+_CASES = {"NONE": str, "LOWER": _by_character(str.lower), "UPPER": _by_character(str.upper)}
 
 
 @op("StringNormalizer", 10)
@@ -95,7 +79,7 @@ def string_normalizer(
     """
     if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
         raise ValueError(f"StringNormalizer takes [C] or [1, C], not {list(x.shape)}")
-    fold = str if is_case_sensitive else str.lower
+    fold = str if is_case_sensitive else _CASES["LOWER"]
     banned = {fold(word) for word in stopwords}
     kept = [_CASES[case_change_action](text) for text in x.reshape(-1) if fold(text) not in banned]
     kept = kept or [""]

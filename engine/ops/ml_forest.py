@@ -82,14 +82,13 @@ def _array(values: Any, default: Any, count: int, dtype: Any) -> np.ndarray[Any,
     return result
 
 
-def _depth(children: np.ndarray[Any, Any], roots: np.ndarray[Any, Any]) -> int:
+def _depth(children: np.ndarray[Any, Any], roots: np.ndarray[Any, Any], leaf: np.ndarray[Any, Any]) -> int:
     """Return the number of steps after which every path has reached a leaf."""
-    frontier, nodes = np.unique(roots), len(children) // 2
-    for depth in range(nodes + 1):
-        following = np.unique(np.concatenate([children[2 * frontier], children[2 * frontier + 1]]))
-        if np.array_equal(following, frontier):
+    frontier = np.unique(roots)
+    for depth in range(len(leaf) + 1):
+        if leaf[frontier].all():
             return depth
-        frontier = following
+        frontier = np.unique(np.concatenate([children[2 * frontier], children[2 * frontier + 1]]))
     raise ValueError("a tree has a cycle")
 
 
@@ -137,7 +136,7 @@ def make_nodes(
         xp.asarray(tracks) if tracks.any() else None,
         xp.asarray(children),
         xp.asarray(roots),
-        _depth(children, roots),
+        _depth(children, roots, leaf),
         tuple(int(m) for m in np.unique(mode[~leaf])),
         xp.asarray(np.zeros((0, 0), dtype) if members is None else members.astype(dtype)),
         xp.asarray(np.zeros(count, np.int64) if group is None else group),

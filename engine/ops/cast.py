@@ -183,8 +183,10 @@ def bit_cast(call: Call, x: Array, *, to: int) -> Array:
     the model has float16 or bfloat16.
     """
     target = ir.DataType(to)
-    if call.truth and x.dtype == FLOAT64 and target.bitwidth == 32:
+    if STRING in (x.dtype, target.numpy()):
+        raise ValueError("strings have no bits to cast")
+    if call.truth and x.dtype == FLOAT64 and target.bitwidth == FLOAT32.itemsize * 8:
         x = x.astype(FLOAT32)
-    if ir.DataType.from_numpy(x.dtype).bitwidth != target.bitwidth or STRING in (x.dtype, target.numpy()):
+    if ir.DataType.from_numpy(x.dtype).bitwidth != target.bitwidth:
         raise ValueError(f"{x.dtype} and {target.numpy()} do not have the same width")
     return call.xp.ascontiguousarray(x).reshape(x.shape).view(target.numpy())

@@ -11,7 +11,7 @@ from enum import StrEnum
 from graphdoc.compare.inputs_facts import RECURRENT, Facts
 from graphdoc.compare.inputs_index import indexes, limits
 from graphdoc.compare.inputs_operands import operand_use
-from graphdoc.compare.inputs_tabular import MODEL_OPERATORS, categories, fitted
+from graphdoc.compare.inputs_tabular import MODEL_OPERATORS, attribute, categories, fitted
 from graphdoc.compare.inputs_uses import Use
 
 
@@ -201,7 +201,9 @@ def _convolved(facts: Facts, use: Use) -> tuple[int, int, int | None] | None:
     if axes is None or len(axes) != 4 or axes[2] is None or axes[3] is None or facts.rank not in (3, 4, 5):
         return None
     weight = facts.walker.shape(use.node.inputs[3 if use.op == "QLinearConv" else 1])
-    channels = None if weight is None else weight[-1 if use.op == "NhwcFusedConv" else 1]
+    last = -1 if use.op == "NhwcFusedConv" else 1
+    depth = None if weight is None else weight[last]
+    channels = None if depth is None else depth * int(attribute(use.node, "group") or 1)
     if channels not in _COLOURS or (axes[1] is None and facts.rank != 3):
         return None
     return (axes[2], axes[3], axes[1])

@@ -43,24 +43,25 @@ INNER_QUANTISING = frozenset(
 )
 """Operators that round to 8 bits on the way to a float result."""
 
+BOUNDED = frozenset({"Sigmoid", "QuickGelu"})
+"""Operators whose approximations keep an absolute error below a quarter unit in the last place of 1, however
+small the result: ONNX Runtime's sigmoid, for one, stops at −18."""
+
 MARGIN = 8.0
 """Total error may be this many times the rounding that adds up on the way: errors are not independent."""
 
 
 def _last(inputs: Sequence[Shape], output: Shape) -> float:
-    del output
     return max(inputs[0][-2:]) if inputs and inputs[0] else 1
 
 
 def _filter(inputs: Sequence[Shape], output: Shape) -> float:
     """Weights have shape (out, in / groups, *kernel); quantised forms hold them further back."""
-    del output
     ranked = [shape for shape in inputs[1:] if shape and len(shape) >= 3]
     return math.prod(ranked[0][1:]) if ranked else 1
 
 
 def _transposed_filter(inputs: Sequence[Shape], output: Shape) -> float:
-    del output
     weight = inputs[1] if len(inputs) > 1 else None
     return math.prod(weight) / max(weight[1], 1) if weight else 1
 
@@ -72,18 +73,20 @@ def _reduced(inputs: Sequence[Shape], output: Shape) -> float:
 
 
 def _axis(inputs: Sequence[Shape], output: Shape) -> float:
-    del output
     return max(inputs[0], default=1) if inputs and inputs[0] else 1
 
 
+def _transform(inputs: Sequence[Shape], output: Shape) -> float:
+    """A plain sum over n terms with running twiddle factors is off by n, not √n, half-units."""
+    return float(max(output[-3:], default=1)) ** 2 if output else 1
+
+
 def _spatial(inputs: Sequence[Shape], output: Shape) -> float:
-    del output
     return math.prod(inputs[0][1:]) if inputs and inputs[0] else 1
 
 
 def _recurrent(inputs: Sequence[Shape], output: Shape) -> float:
     """Each of T steps sums over input and hidden units; its error feeds the next step."""
-    del output
     if len(inputs) < 3 or not inputs[0] or not inputs[2]:
         return 1
     return (inputs[0][-1] + inputs[2][-1]) * max(inputs[0][0], inputs[0][1])
@@ -104,7 +107,8 @@ LENGTHS: Mapping[str, _Length] = {
     **dict.fromkeys(("Conv", "FusedConv", "ConvInteger", "QLinearConv", "DeformConv"), _filter),
     "ConvTranspose": _transposed_filter,
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "LpPool", "GlobalLpPool"), _reduced),
-    **dict.fromkeys(("Softmax", "LogSoftmax", "CumSum", "CumProd", "DFT", "STFT", "LRN"), _axis),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "CumSum", "CumProd", "LRN"), _axis),
+    **dict.fromkeys(("DFT", "STFT"), _transform),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _axis),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "LpNormalization"), _axis),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"), _spatial),
@@ -148,7 +152,10 @@ def own_limit(op: str, dtype: str, inputs: Sequence[Shape], output: Shape, rms_a
     if eps:
         units = APPROXIMATED_UNITS if op in APPROXIMATED else UNITS
         length = reduction_length(op, inputs, output)
-        return Limit(value=eps * (units + math.sqrt(length)), reason=_reason(dtype, units, length))
+        value = eps * (units + math.sqrt(length))
+        if op in BOUNDED and 0 < rms_a * value < eps / 4:
+            return Limit(value=eps / 4 / rms_a, reason=f"a quarter unit in the last place of 1, as {dtype}")
+        return Limit(value=value, reason=_reason(dtype, units, length))
     if op in QUANTISING and rms_a > 0:
         value = math.sqrt(STEP_SHARE) / rms_a
         return Limit(value=value, reason=f"one step of {dtype} in at most {STEP_SHARE:.0%} of the elements")

@@ -56,19 +56,19 @@ def classify(layers: Sequence[Layer]) -> tuple[Kind, Layer | None]:
     wrong = next((x for x in layers if x.status in (Status.OWN, Status.NAN)), None)
     inherited = next((x for x in layers if x.status is Status.INHERITED), None)
     if wrong is not None:
-        outputs = [x for x in layers if x.is_output]
-        hidden = outputs and all(x.agrees for x in outputs)
-        return (Kind.REMARK if hidden else _fault(wrong)), wrong
+        return _fault(wrong), wrong
     if inherited is not None:
-        outputs = [x for x in layers if x.is_output]
-        if outputs and all(x.agrees for x in outputs):
-            return Kind.REMARK, inherited
-        return Kind.INHERITED, inherited
+        return (Kind.REMARK if _outputs_agree(layers) else Kind.INHERITED), inherited
     if random := next((x for x in layers if x.status is Status.REMARK and x.op in RANDOM), None):
         return Kind.RANDOM, random
     if tied := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("ties")), None):
         return Kind.TIES, tied
     return Kind.AGREES, None
+
+
+def _outputs_agree(layers: Sequence[Layer]) -> bool:
+    outputs = [x for x in layers if x.is_output]
+    return bool(outputs) and all(x.agrees for x in outputs)
 
 
 def _fault(layer: Layer) -> Kind:
@@ -243,6 +243,8 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
     if first.truth_a is not None and first.truth_b is not None:
         yield "truth", f"A is {number(first.truth_a)} from float64, B {number(first.truth_b)}"
     yield from _facts_outputs(case)
+    if _outputs_agree(case.layers) and (hider := _hider(case.layers, first)):
+        yield "hidden", f"the outputs agree: {_at(hider)} hides it again on this input"
     yield "layers", _facts_counts(case)
     yield from _facts_coverage(case)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import reduce, wraps
 from typing import Any
 
+import numpy as np
+
 from graphdoc.engine.ops.dtypes import FLOAT64, is_float, limits, single
 from graphdoc.engine.ops.elementwise import plain, unary
 from graphdoc.engine.ops.precision import narrow, wide
@@ -123,7 +125,7 @@ def pow_(call: Call, x: Array, y: Array) -> Array:
     """
     xp = call.xp
     if y.size == 1 and x.size > 1 and (power := float(y.reshape(()))) in (2.0, 3.0):
-        return _small_power(xp, x, int(power)).reshape(xp.broadcast_shapes(x.shape, y.shape))
+        return _small_power(xp, x, int(power)).reshape(np.broadcast_shapes(x.shape, y.shape))
     if is_float(x.dtype):
         base, exponent = (wide(x), wide(y)) if x.dtype == y.dtype else (x, y)
         same = base.dtype == exponent.dtype

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.dtypes import DType, from_code
+from graphdoc.engine.ops.cast import convert
+from graphdoc.engine.ops.dtypes import FLOAT32, FLOAT64, DType, from_code
 from graphdoc.engine.ops.host import to_host
-from graphdoc.engine.ops.precision import narrow, wide
+from graphdoc.engine.ops.precision import narrow
 from graphdoc.engine.ops.shapes import BOOL
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -151,7 +152,8 @@ def _dropout_old_type(call: Call, x: TensorType, *_: Any, **__: Any) -> tuple[Te
 def _dropped(call: Call, x: Array, ratio: float, drawn: np.ndarray[Any, Any]) -> tuple[Array, Array]:
     """Return (x ÷ (1 − ratio) where the draw is at least ratio, else 0; the bool mask)."""
     mask = call.xp.asarray(drawn >= ratio)
-    return narrow(mask * wide(x) * (1 / (1 - ratio)), x.dtype), mask
+    full = x if x.dtype == FLOAT64 else x.astype(FLOAT32)
+    return convert(call.xp, mask * full * (1 / (1 - ratio)), x.dtype), mask
 
 
 @op("Dropout", 12, 13, 22, infer=_dropout_type)

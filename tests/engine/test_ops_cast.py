@@ -138,9 +138,12 @@ def test_one_and_zero_survive_every_pair(source: ir.DataType) -> None:
 
 @pytest.mark.parametrize("source", WIDE, ids=lambda t: t.__name__)
 def test_numbers_agree_with_onnx_runtime(source: type) -> None:
-    """Integers wrap, floats truncate, out of range included where the machine defines it."""
-    x = sample(1, source, (50,), -300, 300)
+    """Integers wrap, floats truncate. Floats out of an integer's range are undefined and left out."""
     for target in WIDE:
+        x = sample(1, source, (50,), -300, 300)
+        if np.dtype(source).kind == "f" and np.dtype(target).kind in "iu":
+            limits = np.iinfo(target)
+            x = np.clip(x, max(limits.min, -300), min(limits.max, 300))
         assert_equal(cast(x, target), on_ort("Cast", [x], 13, to=code(target)))
 
 

@@ -112,6 +112,16 @@ def test_dropout_in_training_scales_what_is_left(seed: int | None) -> None:
     assert abs(mask.mean() - 0.75) < 5 * (0.25 * 0.75 / SIZE) ** 0.5
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16, np.float64])
+def test_dropout_keeps_every_dtype(dtype: type) -> None:
+    x = np.full(50, 300.0).astype(dtype)
+
+    result = on_engine("Dropout", [x, np.float32(0.5), np.array(True)], 22, seed=1)
+
+    assert result.dtype == x.dtype
+    assert set(result.astype(float)) == {0.0, 448.0 if dtype == ml_dtypes.float8_e4m3fn else float(x[0]) * 2}
+
+
 def test_old_dropout() -> None:
     """The mask has the dtype of the data until opset 10; opsets 1 and 6 train unless told not to."""
     x = np.full(SIZE, 3.0, np.float32)

@@ -141,7 +141,7 @@ def _other(spec: InputSpec, rng: np.random.Generator) -> tuple[Any, str]:
     """Return a value for an input that is no tensor."""
     if spec.kind != SEQUENCE:
         return None, "an empty optional"
-    shape = tuple(dim if isinstance(dim, int) else 3 for dim in spec.shape or (3,))
+    shape = tuple(dim if isinstance(dim, int) else 3 for dim in ((3,) if spec.shape is None else spec.shape))
     if spec.dtype is None or spec.dtype.kind == "O":
         return [words(rng, shape) for _ in range(2)], "a sequence of 2"
     return [features(rng, shape).astype(spec.dtype) for _ in range(2)], "a sequence of 2"

@@ -129,25 +129,29 @@ def constant_result(prepared: Prepared) -> Content:
 def operator(prepared: Prepared, inputs: list[Content]) -> Sequence[Content]:
     for check in _CHECKS.get(prepared.node.op_type, ()):
         check(prepared, inputs)
+    if prepared.node.op_type in ("Shape", "Size") and prepared.domain == "":
+        return [_measured(prepared, inputs[0])]
     types = _infer(prepared, inputs)
     sizes = [full_shape(content) for content in types]
-    if not any(prod(size) > LIMIT for size in sizes if size is not None):
-        stand_ins = _stand_ins(prepared, inputs)
-        if stand_ins is not None:
-            result = _evaluate(prepared, stand_ins)
-            if result is not None:
-                return result
+    given = [content for content, v in zip(inputs, prepared.node.inputs, strict=True) if v is not None]
+    small = not any(prod(size) > LIMIT for size in sizes if size is not None)
+    if small and all(isinstance(content, np.ndarray) for content in given):
+        result = _evaluate(prepared, inputs)
+        if result is not None:
+            return result
     _check_sizes(prepared, sizes)
     return types
 
 
-def _stand_ins(prepared: Prepared, inputs: list[Content]) -> list[Any] | None:
-    """Return the arrays to compute with, or None. Shape and Size need no content, only a shape."""
-    if prepared.node.op_type in ("Shape", "Size") and prepared.domain == "":
-        shape = full_shape(inputs[0])
-        return None if shape is None else [np.broadcast_to(np.float32(0), shape)]
-    given = [content for content, v in zip(inputs, prepared.node.inputs, strict=True) if v is not None]
-    return inputs if all(isinstance(content, np.ndarray) for content in given) else None
+def _measured(prepared: Prepared, data: Content) -> Content:
+    """Return what Shape or Size gives, for which the content does not matter."""
+    shape = full_shape(data)
+    if shape is None:
+        return _declared(prepared.node.outputs[0]) if shape_of(data) is None else _infer(prepared, [data])[0]
+    if prepared.node.op_type == "Size":
+        return np.asarray(prod(shape), dtype=np.int64)
+    start, end = prepared.attributes.get("start", 0), prepared.attributes.get("end", len(shape))
+    return np.asarray(shape[start:end], dtype=np.int64)
 
 
 def _evaluate(prepared: Prepared, inputs: list[Any]) -> list[Content] | None:

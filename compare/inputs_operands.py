@@ -94,12 +94,22 @@ def _axes(case: Case, use: Use) -> Made:
     return (list(range(case.shape[0])) if case.shape else 0), "axes"
 
 
+def _ends(case: Case, use: Use) -> Made:
+    data = _data(case, use)
+    if _whole(case, use) and len(data) == case.shape[0] and None not in data:
+        return list(data), "to the end"
+    plain = use.path.scale == 1 and use.path.shift == 0
+    return (np.iinfo(np.int32).max if plain else 8), "to the end"
+
+
 def _split(case: Case, use: Use) -> Made:
     attribute = use.node.attributes.get("axis")
     data, axis = _data(case, use), 0 if attribute is None else int(attribute.value)
     count = case.shape[0] if case.shape else 1
     size = data[axis] if -len(data) <= axis < len(data) else None
     whole = count if size is None else size
+    if not case.shape:
+        return max(1, whole // 2), "size of a piece"
     return [whole // count] * (count - 1) + [whole - whole // count * (count - 1)], "sizes that add up"
 
 
@@ -125,6 +135,11 @@ def _zero_point(case: Case, use: Use) -> Made:
     return (128 if case.facts.spec.dtype == np.uint8 else 0), "zero point"
 
 
+def _grid_size(case: Case, use: Use) -> Made:
+    pictures = _data(case, use)[0] if _data(case, use) else None
+    return [pictures or 1, 3] + [8] * (case.shape[0] - 2), "size of a picture"
+
+
 def _chosen(case: Case, use: Use) -> Made:
     picked = case.rng.random(case.shape) < 0.5
     if picked.size:
@@ -143,6 +158,12 @@ def _picked_boxes(case: Case, _use: Use) -> Made:
     return _boxes(case, _use)[0] / 16, "boxes within 0..1"
 
 
+def _divisors(case: Case, _use: Use) -> Made:
+    if case.facts.integer:
+        return case.rng.integers(1, 10, case.shape), "divisors 1 to 9"
+    return case.rng.uniform(0.5, 2, case.shape), "divisors away from 0"
+
+
 _POSITIVE = _between(0.1, 2, "positive values")
 _UNIT = _between(-0.9, 0.9, "values within ±1")
 _SCALE = _always(0.02, "quantisation step")
@@ -156,7 +177,7 @@ OPERANDS: dict[tuple[str, int], Operand] = {
     ("ConstantOfShape", 0): _always(2, "size 2"),
     ("Tile", 1): _tile,
     ("Slice", 1): _always(0, "from the start"),
-    ("Slice", 2): _always(np.iinfo(np.int32).max, "to the end"),
+    ("Slice", 2): _ends,
     ("Slice", 3): _axes,
     ("Slice", 4): _always(1, "step 1"),
     ("TopK", 1): _top,
@@ -173,6 +194,11 @@ OPERANDS: dict[tuple[str, int], Operand] = {
     **{(f"Reduce{kind}", 1): _axes for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2")},
     **{(f"Reduce{kind}", 1): _axes for kind in ("LogSum", "LogSumExp", "SumSquare")},
     ("CumSum", 1): _always(0, "axis 0"),
+    ("CumProd", 1): _always(0, "axis 0"),
+    ("Pad", 3): _axes,
+    ("SplitToSequence", 1): _split,
+    ("TensorScatter", 2): _always(0, "position 0"),
+    ("AffineGrid", 1): _grid_size,
     ("Trilu", 1): _always(0, "the main diagonal"),
     ("OneHot", 1): _always(8, "depth 8"),
     ("RoiAlign", 1): _boxes,
@@ -223,14 +249,32 @@ OPERANDS: dict[tuple[str, int], Operand] = {
 """(operator, slot) → values."""
 
 DOMAINS: dict[tuple[str, int], Operand] = {
-    **{(name, 0): _POSITIVE for name in ("Log", "Sqrt", "Reciprocal")},
+    **{(name, 0): _POSITIVE for name in ("Log", "Sqrt", "Reciprocal", "ReduceLogSum")},
     **{(name, 0): _UNIT for name in ("Acos", "Asin", "Atanh")},
     ("Acosh", 0): _between(1.1, 3, "values above 1"),
-    ("Pow", 0): _POSITIVE,
     ("Pow", 1): _between(0.5, 2, "exponents"),
-    ("Div", 1): _between(0.5, 2, "divisors away from 0"),
+    ("Div", 1): _divisors,
+    ("Mod", 1): _divisors,
 }
-"""The same for floats that an operator takes only in a part of the real line."""
+"""The same for numbers that an operator takes only in a part of the real line."""
+
+
+def domain_values(case: Case) -> Made | None:
+    """Return values within the domain of the first operator that has one and reads the input as it is."""
+    for use in case.facts.uses:
+        if use.path.scale != 1 or use.path.shift != 0:
+            continue
+        if use.at in DOMAINS:
+            return DOMAINS[use.at](case, use)
+        if use.at == ("Pow", 0) and not _even(case, use):
+            return _POSITIVE(case, use)
+    return None
+
+
+def _even(case: Case, use: Use) -> bool:
+    """Whether the exponent is a whole number, so that negative values may be raised to it."""
+    exponent = case.walker.constant(use.node.inputs[1])
+    return exponent is not None and bool(np.all(exponent == np.round(exponent)) and np.all(exponent >= 0))
 
 
 def operand_values(case: Case, use: Use) -> Made:

@@ -232,8 +232,12 @@ def audio_axis(facts: Facts) -> int:
 
 
 def _is_scale(facts: Facts) -> bool:
+    """A float or a few, by name or because the graph takes them apart; never a vector of features."""
+    if facts.kind != "f" or not _small(facts):
+        return False
     few = facts.elements is not None and facts.elements <= 8
-    return facts.kind == "f" and _small(facts) and (few or named(facts, Role.SCALE))
+    apart = few and any(use.path.part is not None for use in facts.uses)
+    return facts.elements == 1 or apart or named(facts, Role.SCALE)
 
 
 def _is_unnamed_mask(facts: Facts) -> bool:

@@ -9,10 +9,10 @@ import numpy as np
 
 from graphdoc.compare.inputs_facts import Case
 from graphdoc.compare.inputs_index import Limit, limits
-from graphdoc.compare.inputs_operands import DOMAINS, operand_use, operand_values
+from graphdoc.compare.inputs_operands import domain_values, operand_use, operand_values
 from graphdoc.compare.inputs_roles import Role, audio_axis, image_axes
 from graphdoc.compare.inputs_signals import WORDS, features, pictures, voices, words
-from graphdoc.compare.inputs_tabular import categories, fitted, missing_marker
+from graphdoc.compare.inputs_tabular import attribute, categories, fitted, missing_marker
 from graphdoc.compare.inputs_uses import Part
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -110,6 +110,12 @@ def _lengths(case: Case) -> Made:
     setting = case.setting
     if case.facts.reaching(("GroupQueryAttention", 5)):
         return setting.past + setting.sequence - 1, "index of the last token"
+    for use in case.facts.reaching(("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1)):
+        axis = int(attribute(use.node, "time_axis") or 0)
+        data = case.walker.shape(use.node.inputs[0]) or ()
+        size = data[axis] if axis < len(data) else None
+        if size is not None:
+            return size, f"length {size}, that of the sequence"
     described = _described(case)
     if described is None:
         return setting.sequence, f"length {setting.sequence}"
@@ -140,8 +146,9 @@ def _numbers(case: Case) -> Made:
     dtype = case.facts.spec.dtype_name
     if dtype == "uint8":
         return case.rng.integers(0, 256, case.shape), "integers 0 to 255"
-    if not case.shape or np.prod(case.shape) == 1:
-        return 2, "a small number"
+    found = domain_values(case)
+    if found is not None or not case.shape or np.prod(case.shape) == 1:
+        return found or (2, "a small number")
     low = -9 if dtype == "int8" else 0
     return case.rng.integers(low, 10, case.shape), f"integers {low} to 9"
 
@@ -229,6 +236,9 @@ def _audio(case: Case) -> Made:
 
 def _scale(case: Case) -> Made:
     """1, but 0 for what scales random numbers: with noise no two runs could be compared."""
+    found = domain_values(case)
+    if found is not None:
+        return found
     value = 0.5 if re.search(r"thresh|conf|iou|top_p|ratio", case.facts.name) else 1.0
     result = np.full(case.shape, value)
     quiet = [
@@ -263,10 +273,9 @@ def _state(case: Case) -> Made:
 
 
 def _features(case: Case) -> Made:
-    for use in case.facts.uses:
-        domain = DOMAINS.get(use.at)
-        if domain is not None and use.path.scale == 1 and use.path.shift == 0:
-            return domain(case, use)
+    found = domain_values(case)
+    if found is not None:
+        return found
     if case.facts.kind == "c":
         return features(case.rng, case.shape) + 1j * features(case.rng, case.shape), "normal values"
     return features(case.rng, case.shape), "normal values"

@@ -70,11 +70,13 @@ def qlinear_add(
 ) -> Array:
     """A + B of quantised tensors with broadcasting, com.microsoft version 1.
 
-    Each operand is scaled to the output's units, A · sa/sc + B · sb/sc + shift, as ONNX Runtime does.
+    As ONNX Runtime does it: sa/sc · A + (sb/sc · B + shift), each step a multiply-add that rounds once,
+    which is a sum in float64 rounded to float32.
     """
     left, right = A_scale.reshape(()) / C_scale.reshape(()), B_scale.reshape(()) / C_scale.reshape(())
     shift = _zero(C_zero_point, left) - (left * _zero(A_zero_point, left) + right * _zero(B_zero_point, left))
-    total = (A.astype(left.dtype) * left + shift) + B.astype(left.dtype) * right
+    part = (B * right.astype(np.float64) + shift).astype(left.dtype)
+    total = (A * left.astype(np.float64) + part).astype(left.dtype)
     return requantised(call.xp, total, None, A.dtype)
 
 
@@ -287,8 +289,8 @@ def qlinear_global_average_pool(
 @op("NhwcMaxPool", 1, domain=MS)
 def nhwc_max_pool(call: Call, x: Array, **attributes: Any) -> Array:
     """MaxPool of x [N, spatial…, C], com.microsoft version 1; attributes as MaxPool has."""
-    y, _ = max_pool(call, channels_first(x), **attributes)
-    return channels_last(y)
+    pooled = max_pool(call, channels_first(x), **attributes)
+    return channels_last(pooled[0] if isinstance(pooled, tuple) else pooled)
 
 
 @op("QLinearConv", 1, domain=MS)

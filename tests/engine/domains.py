@@ -97,7 +97,7 @@ def complaint(got: Any, want: Any, tolerance: float | None = None) -> str | None
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return "NaN or Inf differ"
     size = max(float(np.abs(b[finite]).max(initial=0.0)), 1e-3)
-    error = float(np.abs(a - b)[finite].max(initial=0.0)) / size
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0)) / size
     limit = TOLERANCE[want.dtype.name] if tolerance is None else tolerance
     return None if error <= limit else f"error {error:.2e}"
 

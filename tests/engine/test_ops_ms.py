@@ -1,0 +1,690 @@
+"""com.microsoft against ONNX Runtime; by NumPy what its CPU build has no kernel for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphdoc.engine.errors import RunnerError
+from tests.engine.domains import MS, agree, complaint, engine
+
+FLOATS = [np.float32, np.float16]
+RNG = np.random.default_rng(0)
+
+
+def f(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """Seeded normal numbers."""
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def q(dtype: Any, *shape: int, low: int | None = None, high: int | None = None) -> np.ndarray[Any, Any]:
+    """Seeded integers over the dtype's range, or low … high."""
+    info = np.iinfo(dtype)
+    bounds = info.min if low is None else low, info.max if high is None else high
+    return RNG.integers(*bounds, shape, endpoint=True).astype(dtype)
+
+
+def weights(*shape: int) -> np.ndarray[Any, Any]:
+    """int8 within ±63: without VNNI, ONNX Runtime's uint8 × int8 products saturate above."""
+    return q(np.int8, *shape, low=-63, high=63)
+
+
+def s(value: float) -> np.ndarray[Any, Any]:
+    return np.asarray(value, np.float32)
+
+
+def i32(*items: Any) -> np.ndarray[Any, Any]:
+    return np.array(items, np.int32)
+
+
+def ms(op: str, *inputs: Any, **options: Any) -> Any:
+    """Return the first output of an operator on level 0."""
+    return engine(op, *inputs, domain=MS, **options)[0]
+
+
+# ---- fused products and activations -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fused_matmul(dtype: Any) -> None:
+    """Transposes of matrices and of batches, vectors, a factor."""
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+        ((2, 3, 4), (2, 4, 5), {"alpha": 0.5}),
+        ((2, 4, 3), (2, 5, 4), {"transA": 1, "transB": 1}),
+        ((3, 2, 4), (4, 2, 5), {"transBatchA": 1, "transBatchB": 1}),
+        ((4, 2, 3), (4, 2, 5), {"transBatchA": 1, "transBatchB": 1, "transA": 1}),
+        ((3, 2, 6, 4), (2, 6, 4, 5), {"transBatchA": 1}),
+        ((4,), (2, 4, 5), {"transA": 1}),
+        ((2, 5, 4), (4,), {"transB": 1}),
+    ]
+    for a, b, options in cases:
+        agree("FusedMatMul", f(*a, dtype=dtype), f(*b, dtype=dtype), domain=MS, **options)
+    agree("TransposeMatMul", f(4, 3), f(4, 5), domain=MS, transA=1)
+
+
+ACTIVATIONS: list[tuple[str, list[float]]] = [
+    ("Relu", []), ("Tanh", []), ("Sigmoid", []), ("LeakyRelu", [0.2]), ("HardSigmoid", [0.3, 0.4]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "parameters"), ACTIVATIONS)
+def test_fused_gemm_and_conv(name: str, parameters: list[float]) -> None:
+    """The activations both take, with their parameters in two forms."""
+    gemm = dict(zip(("activation_alpha", "activation_beta"), parameters, strict=False))
+    agree("FusedGemm", f(3, 4), f(5, 4), f(5), domain=MS, activation=name, transB=1, alpha=0.5, **gemm)
+    conv = {"activation_params": parameters} if parameters else {}
+    x, w = f(2, 4, 6, 6), f(6, 2, 3, 3)
+    agree("FusedConv", x, w, f(6), f(2, 6, 4, 4), domain=MS, activation=name, group=2, **conv)
+
+
+def test_fused_conv_clip() -> None:
+    """Clip takes its bounds as parameters; an unknown activation is refused."""
+    agree("FusedConv", f(1, 2, 5), f(3, 2, 3), domain=MS, activation="Clip", activation_params=[-0.5, 0.4])
+    with pytest.raises(RunnerError, match="unknown activation 'Cube'"):
+        ms("FusedConv", f(1, 2, 5), f(3, 2, 3), activation="Cube")
+
+
+def test_nhwc_conv() -> None:
+    """Channels last in x, weights and result."""
+    x, w = f(2, 6, 6, 4), f(6, 3, 3, 4)
+    got = ms("NhwcFusedConv", x, w, f(6), activation="Relu", pads=[1, 1, 1, 1])
+    b = f(6)
+    want = ms("FusedConv", x.transpose(0, 3, 1, 2), w.transpose(0, 3, 1, 2), b, activation="Relu")
+    again = ms("NhwcConv", x, w, b, activation="Relu")
+
+    assert got.shape == (2, 6, 6, 6)
+    np.testing.assert_array_equal(again, want.transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_gelus(dtype: Any) -> None:
+    """Exact, by tanh, by sigmoid; with bias."""
+    x, b = f(3, 50, dtype=dtype), f(50, dtype=dtype)
+    agree("Gelu", x, domain=MS)
+    agree("BiasGelu", x, b, domain=MS)
+    agree("FastGelu", x, domain=MS)
+    agree("FastGelu", x, b, domain=MS)
+    agree("QuickGelu", x, domain=MS)
+    agree("QuickGelu", x, domain=MS, alpha=1.0)
+
+
+def test_without_a_cpu_kernel() -> None:
+    """Operators of CUDA builds: each is what its parts are."""
+    x, b = f(2, 3, 8), f(8)
+    left, right = np.split(x + b, 2, axis=-1)
+    np.testing.assert_allclose(ms("BiasSplitGelu", x, b), left * ms("Gelu", right), rtol=1e-6)
+    np.testing.assert_array_equal(ms("BiasAdd", x, b, x), x + b + x)
+    w, c = f(8, 5), f(5)
+    np.testing.assert_allclose(ms("GemmFastGelu", x, w, c), ms("FastGelu", x @ w, c), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(ms("BiasDropout", x, b, x), x + b + x)
+    with pytest.raises(RunnerError, match="training mode"):
+        ms("BiasDropout", x, b, None, None, np.array(True))
+    fused = ms("FusedMatMulActivation", x, w, activation="Relu", alpha=2.0)
+    np.testing.assert_allclose(fused, np.maximum(2 * (x @ w), 0), rtol=1e-5, atol=1e-5)
+
+
+def test_bias_softmax() -> None:
+    """The bias broadcasts inside, or repeats as blocks."""
+    x = f(4, 3, 5).astype(np.float64)
+    for bias, inner, added in (
+        (f(4, 1, 5).astype(np.float64), 1, None),
+        (f(2, 3, 5).astype(np.float64), 0, 2),
+    ):
+        powers = np.exp(x + (np.tile(bias, (added, 1, 1)) if added else bias))
+        want = powers / powers.sum(axis=-1, keepdims=True)
+        np.testing.assert_allclose(
+            ms("BiasSoftmax", x, bias, axis=2, is_inner_broadcast=inner), want, rtol=1e-12
+        )
+
+
+# ---- normalisations -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_skip_normalisations(dtype: Any) -> None:
+    """Skips that broadcast, bias, beta, and the sum as output."""
+    x, v = f(2, 3, 8, dtype=dtype), [f(8, dtype=dtype) for _ in range(3)]
+    for skip in (x, x[:1], x[0]):
+        agree("SkipLayerNormalization", x, skip, *v, domain=MS, outputs=4, epsilon=1e-5)
+        agree("SkipSimplifiedLayerNormalization", x, skip, *v[:2], domain=MS, outputs=4, epsilon=1e-5)
+    agree("SkipLayerNormalization", x[0], x[0], v[0], domain=MS)
+
+
+def test_embed_layer_normalization() -> None:
+    """With and without segments, mask and positions; an id outside a table is refused."""
+    ids, segments = q(np.int32, 2, 4, low=0, high=4), q(np.int32, 2, 4, low=0, high=1)
+    mask = i32([1, 1, 0, 0], [1, 0, 1, 1])
+    tables = f(5, 8), f(6, 8), f(2, 8)
+    agree("EmbedLayerNormalization", ids, segments, *tables, f(8), f(8), mask, domain=MS, outputs=3)
+    places = i32([3, 2, 1, 0])
+    rest = (f(8), f(8), None, places)
+    agree("EmbedLayerNormalization", ids, None, *tables[:2], None, *rest, domain=MS, outputs=3)
+    with pytest.raises(RunnerError, match=r"an id is outside 0 … 4"):
+        ms("EmbedLayerNormalization", ids + 5, segments, *tables, f(8), f(8))
+
+
+def test_group_norms() -> None:
+    """Against float64, in both layouts, with SiLU and skip."""
+    x, gamma, beta = f(2, 4, 4, 8), f(8), f(8)
+    grouped = x.astype(np.float64).reshape(2, 16, 4, 2)
+    mean, var = grouped.mean(axis=(1, 3), keepdims=True), grouped.var(axis=(1, 3), keepdims=True)
+    y = ((grouped - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * gamma + beta
+    want = y / (1 + np.exp(-y))
+
+    got = ms("GroupNorm", x, gamma, beta, groups=4, activation=1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    first = ms("GroupNorm", x.transpose(0, 3, 1, 2), gamma, beta, groups=4, activation=1, channels_last=0)
+    np.testing.assert_array_equal(first, got.transpose(0, 3, 1, 2))
+    half = f(8)
+    skipped = engine(
+        "SkipGroupNorm", x, gamma, beta, f(2, 8) * 0 + half, -half, domain=MS, outputs=2, groups=4
+    )
+    np.testing.assert_allclose(skipped[1], x, atol=1e-6)
+    with pytest.raises(RunnerError, match="8 channels do not divide into 3 groups"):
+        ms("GroupNorm", x, gamma, beta, groups=3)
+
+
+# ---- quantised ----------------------------------------------------------------------------------------
+
+
+def z(dtype: Any, value: int) -> np.ndarray[Any, Any]:
+    """A zero point as far into the dtype's range as ``value`` is into uint8's."""
+    return np.asarray(value + np.iinfo(dtype).min, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_qlinear_element_wise(dtype: Any) -> None:
+    """Bit by bit what ONNX Runtime gives, over the whole range."""
+    a, b, zero = q(dtype, 40, 60), q(dtype, 60), z(dtype, 130)
+    for scale in (0.037, 0.0981):
+        left, right = (a, s(scale), z(dtype, 120)), (b, s(0.021), z(dtype, 100))
+        agree("QLinearAdd", *left, *right, s(0.05), zero, domain=MS)
+        agree("QLinearAdd", *right, *left, s(0.05), zero, domain=MS)
+        agree("QLinearMul", *left, *right, s(0.05), zero, domain=MS)
+    x = np.arange(256).astype(np.uint8).view(dtype)
+    agree("QLinearSigmoid", x, s(0.05), zero, s(1 / 255), z(dtype, 0), domain=MS)
+    agree("QLinearLeakyRelu", x, s(0.05), zero, s(0.04), z(dtype, 100), domain=MS, alpha=0.1)
+    agree("QLinearConcat", s(0.05), zero, a, s(0.04), z(dtype, 110), a, s(0.05), zero, domain=MS, axis=1)
+    agree(
+        "QLinearWhere",
+        a > 20,
+        a,
+        s(0.04),
+        z(dtype, 110),
+        b,
+        s(0.05),
+        zero,
+        s(0.045),
+        z(dtype, 125),
+        domain=MS,
+    )
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_qlinear_softmax(opset: int) -> None:
+    """Along one axis since opset 13, over all that follow before."""
+    for axis in (-1, 1, 0):
+        rest = s(0.05), z(np.uint8, 9), s(1 / 256), z(np.uint8, 0)
+        options = {"constants": (1, 2, 3, 4), "axis": axis, "opset": opset}
+        agree("QLinearSoftmax", q(np.uint8, 4, 5, 6), *rest, domain=MS, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_qlinear_pooling(dtype: Any) -> None:
+    """Both layouts."""
+    scales = s(0.04), z(dtype, 110), s(0.03), z(dtype, 120)
+    window = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    agree("QLinearAveragePool", q(dtype, 2, 4, 9, 9), *scales, domain=MS, **window)
+    last = q(dtype, 2, 9, 9, 4)
+    agree("QLinearAveragePool", last, *scales, domain=MS, channels_last=1, count_include_pad=1, **window)
+    agree("QLinearGlobalAveragePool", q(dtype, 2, 40, 7, 7), *scales, domain=MS)
+    agree("QLinearGlobalAveragePool", q(dtype, 2, 7, 7, 40), *scales, domain=MS, channels_last=1)
+    agree("NhwcMaxPool", last, domain=MS, **window)
+
+
+def test_qlinear_reduce_mean() -> None:
+    """By hand: ONNX Runtime has no kernel."""
+    got = ms(
+        "QLinearReduceMean",
+        np.uint8([[10, 20], [30, 41]]),
+        s(0.5),
+        z(np.uint8, 10),
+        s(0.25),
+        z(np.uint8, 3),
+        axes=[1],
+        keepdims=0,
+    )
+
+    assert (got.dtype, got.tolist()) == (np.uint8, [13, 54])
+
+
+def test_qlinear_conv() -> None:
+    """Channels first and last, with bias, one scale a channel."""
+    rest = (s(0.04), z(np.uint8, 110))
+    scale, zero, out = np.abs(f(4)) * 0.02 + 0.01, np.zeros(4, np.int8), (s(3.0), z(np.uint8, 120))
+    bias = q(np.int32, 4, low=-100, high=100)
+    agree(
+        "QLinearConv",
+        q(np.uint8, 2, 8, 9, 9),
+        *rest,
+        weights(4, 8, 3, 3),
+        scale,
+        zero,
+        *out,
+        bias,
+        domain=MS,
+        constants=(3, 4, 5),
+    )
+    agree(
+        "QLinearConv", q(np.uint8, 2, 9, 9, 8), *rest, weights(4, 8, 3, 3), scale, zero, *out, domain=MS,
+        constants=(3, 4, 5), channels_last=1, pads=[1, 1, 1, 1],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_linear_quantisation(dtype: Any) -> None:
+    """QuantizeLinear and DequantizeLinear, per tensor and per axis."""
+    scales, zeros = np.abs(f(4)) + 0.1, q(dtype, 4)
+    for x, scale, zero in ((f(3, 4), s(0.02), z(dtype, 110)), (f(3, 4), scales, zeros)):
+        agree("QuantizeLinear", x, scale, zero, domain=MS, axis=1)
+        agree("DequantizeLinear", q(dtype, 3, 4), scale, zero, domain=MS, axis=1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_integer_products(dtype: Any) -> None:
+    """8-bit products, to float and to 8 bits; scales per tensor and per column."""
+    a, scale = q(dtype, 3, 40), np.abs(f(6)) * 0.01 + 0.01
+    zeros = np.zeros(6, np.int8)
+    first = (a, s(0.02), z(dtype, 110), weights(6, 40))
+    bias = q(np.int32, 6, low=-1000, high=1000)
+    agree("QGemm", *first, s(0.03), np.int8(3), bias, s(0.3), z(dtype, 100), domain=MS, transB=1, alpha=0.7)
+    agree("QGemm", *first, scale, zeros, None, s(0.3), z(dtype, 100), domain=MS, transB=1)
+    agree("QGemm", *first, scale, zeros, bias, domain=MS, transB=1)
+    agree(
+        "MatMulIntegerToFloat",
+        a,
+        weights(40, 6),
+        s(0.02),
+        s(0.03),
+        z(dtype, 110),
+        np.int8(3),
+        f(6),
+        domain=MS,
+    )
+
+
+def test_dynamic_products() -> None:
+    """The activations are quantised by their range; all zero is a range too."""
+    scale = np.abs(f(6)) * 0.01 + 0.01
+    agree("DynamicQuantizeMatMul", f(3, 40), weights(40, 6), s(0.03), np.int8(3), f(6), domain=MS)
+    agree("DynamicQuantizeMatMul", f(2, 3, 40), q(np.uint8, 40, 6), scale, q(np.uint8, 6), domain=MS)
+    agree("DynamicQuantizeMatMul", f(3, 40) * 0, weights(40, 6), s(0.03), domain=MS)
+
+
+def test_integer_helpers() -> None:
+    """16-bit products, and what ONNX Runtime has no CPU kernel for."""
+    agree("MatMulInteger16", q(np.int16, 3, 4), q(np.int16, 4, 5), domain=MS)
+    got = ms("MulInteger", q(np.uint8, 2, 3, low=200), np.uint8(3), np.uint8([250, 1, 0]), np.uint8(5))
+    assert got.dtype == np.int32
+    assert (got[:, 2] < 0).all()
+    summed = ms("ReduceSumInteger", np.full((2, 300), 255, np.uint8), axes=[1], keepdims=0)
+    assert (summed.dtype, summed.tolist()) == (np.uint32, [76500, 76500])
+
+
+LSTM_CASES: list[dict[str, Any]] = [
+    {},
+    {"batch": 3},
+    {"direction": "reverse"},
+    {"direction": "bidirectional", "batch": 2, "lengths": True},
+    {"columns": True},
+    {"peepholes": True, "batch": 2},
+    {"input_forget": 1},
+    {"clip": 0.5},
+]
+
+
+@pytest.mark.parametrize("case", LSTM_CASES, ids=str)
+def test_dynamic_quantize_lstm(case: dict[str, Any]) -> None:
+    """Directions, lengths, peepholes, scales per column, clip."""
+    options = dict(case)
+    batch, lengths = options.pop("batch", 1), options.pop("lengths", False)
+    columns, peepholes = options.pop("columns", False), options.pop("peepholes", False)
+    d, size, hidden = (2 if case.get("direction") == "bidirectional" else 1), 6, 8
+    of_scale = (d, 4 * hidden) if columns else (d,)
+    scale = RNG.uniform(0.001, 0.005, of_scale).astype(np.float32)
+    zero = np.zeros(of_scale, np.int8)
+    inputs = [
+        f(5, batch, size), weights(d, size, 4 * hidden), weights(d, hidden, 4 * hidden), f(d, 8 * hidden),
+        i32(5, 5)[:batch] if lengths else None, f(d, batch, hidden), f(d, batch, hidden),
+        f(d, 3 * hidden) if peepholes else None, scale, zero, scale, zero,
+    ]  # fmt: skip
+    options |= {"domain": MS, "outputs": 3, "constants": (1, 2, 8, 9, 10, 11), "hidden_size": hidden}
+    agree("DynamicQuantizeLSTM", *inputs, **options)
+
+
+def test_dynamic_quantize_lstm_refuses_weights_of_another_shape() -> None:
+    """LSTM's own layout is the transposed one."""
+    one = s(1.0).reshape(1)
+    bad = [
+        f(2, 1, 3),
+        weights(1, 32, 3),
+        weights(1, 32, 8),
+        None,
+        None,
+        None,
+        None,
+        None,
+        one,
+        q(np.int8, 1),
+        one,
+        q(np.int8, 1),
+    ]
+    with pytest.raises(RunnerError, match="do not fit direction 'forward'"):
+        ms("DynamicQuantizeLSTM", *bad, hidden_size=8)
+
+
+# ---- attention ----------------------------------------------------------------------------------------
+
+B, S, H, D = 2, 3, 2, 4
+WIDTH = H * D
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_attention(dtype: Any) -> None:
+    """Masks of every form, causal order, past, other sizes of V."""
+    x, w, b = f(B, S, 6, dtype=dtype), f(6, 3 * WIDTH, dtype=dtype), f(3 * WIDTH, dtype=dtype)
+    masks = [None, i32([1, 1, 0], [1, 0, 0]), i32(2, 3), i32(3, 3, 1, 0), q(np.int32, B, S, S, low=0, high=1)]
+    for mask in masks:
+        for causal in (0, 1):
+            agree("Attention", x, w, b, mask, domain=MS, num_heads=H, unidirectional=causal)
+    agree("Attention", x, w, b, masks[2], domain=MS, num_heads=H, scale=0.3, mask_filter_value=-50.0)
+    past = f(2, B, H, 5, D, dtype=dtype)
+    agree("Attention", x, w, b, None, past, domain=MS, outputs=2, num_heads=H, unidirectional=1)
+    other = f(6, 2 * WIDTH + 12, dtype=dtype)
+    agree(
+        "Attention",
+        x,
+        other,
+        f(2 * WIDTH + 12, dtype=dtype),
+        domain=MS,
+        num_heads=H,
+        qkv_hidden_sizes=[8, 8, 12],
+    )
+
+
+def test_qattention() -> None:
+    """Integer projection, then as Attention."""
+    x, w, b = q(np.uint8, B, S, 6), weights(6, 3 * WIDTH), f(3 * WIDTH)
+    scales = s(0.01), np.abs(f(3 * WIDTH)) * 0.05
+    zeros = np.zeros(3 * WIDTH, np.int8)
+    agree(
+        "QAttention", x, w, b, s(0.01), s(0.02), i32(2, 3), np.uint8(128), np.int8(0), domain=MS, num_heads=H
+    )
+    past = f(2, B, H, 2, D)
+    agree(
+        "QAttention", x, w, b, *scales, None, np.uint8(128), zeros, past, domain=MS, outputs=2, num_heads=H,
+        unidirectional=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_multi_head_attention(dtype: Any) -> None:
+    """Cross-attention, bias, masks, keys as heads, a cache."""
+    x, keys, b = f(B, S, WIDTH, dtype=dtype), f(B, 5, WIDTH, dtype=dtype), f(3 * WIDTH, dtype=dtype)
+    added = f(1, H, S, 5, dtype=dtype)
+    for mask in (None, i32([1, 1, 1, 0, 0], [1, 1, 1, 1, 0]), i32(3, 4)):
+        agree("MultiHeadAttention", x, keys, keys, b, mask, added, domain=MS, num_heads=H)
+    wide_values, bias = f(B, 5, 12, dtype=dtype), f(2 * WIDTH + 12, dtype=dtype)
+    agree("MultiHeadAttention", x, keys, wide_values, bias, domain=MS, num_heads=H)
+    heads = f(B, H, 5, D, dtype=dtype)
+    agree("MultiHeadAttention", x, heads, heads, domain=MS, num_heads=H)
+    past = f(B, H, 2, D, dtype=dtype)
+    inputs = (x, x, x, None, None, None, past, past)
+    agree("MultiHeadAttention", *inputs, domain=MS, outputs=3, num_heads=H, unidirectional=1)
+
+
+def test_packed_heads() -> None:
+    """Packed inputs, which ONNX Runtime's CPU build refuses, equal separate ones."""
+    packed = f(B, S, H, 3, D)
+    parts = [packed[:, :, :, i].reshape(B, S, WIDTH) for i in range(3)]
+    want = ms("MultiHeadAttention", *parts, num_heads=H)
+    np.testing.assert_array_equal(ms("MultiHeadAttention", packed, num_heads=H), want)
+    np.testing.assert_array_equal(ms("MultiHeadAttention", parts[0], packed[:, :, :, 1:], num_heads=H), want)
+
+
+def tables(rows: int, columns: int, dtype: Any = np.float32) -> tuple[Any, Any]:
+    angles = np.arange(rows)[:, None] / 10 ** np.linspace(0, 1, columns)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rotary_embedding(dtype: Any) -> None:
+    """Both layouts, both pairings, an offset, part of the features."""
+    x, table = f(B, S, WIDTH, dtype=dtype), tables(16, D // 2, dtype)
+    positions = np.array([[0, 1, 2], [5, 6, 7]])
+    for interleaved in (0, 1):
+        agree("RotaryEmbedding", x, positions, *table, domain=MS, interleaved=interleaved)
+        agree("RotaryEmbedding", x, np.array([3]), *table, domain=MS, interleaved=interleaved)
+    agree("RotaryEmbedding", f(B, H, S, D, dtype=dtype), np.array([3]), *table, domain=MS)
+    part = tables(16, 1, dtype)
+    agree("RotaryEmbedding", x, positions, *part, domain=MS, num_heads=H, rotary_embedding_dim=2)
+    with pytest.raises(RunnerError, match=r"a position is outside the cached 0 … 15"):
+        ms("RotaryEmbedding", x, np.array([14]), *table)
+
+
+HEADS, KV, SIZE = 4, 2, 16
+GROUP_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"do_rotary": 1},
+    {"do_rotary": 1, "rotary_interleaved": 1},
+    {"local_window_size": 2},
+    {"softcap": 2.0},
+    {"scale": 0.2},
+    {"smooth_softmax": 1},
+]
+
+
+def grouped(batch: int, length: int, dtype: Any) -> list[Any]:
+    return [f(batch, length, n * SIZE, dtype=dtype) for n in (HEADS, KV, KV)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("options", GROUP_OPTIONS, ids=str)
+def test_group_query_attention(options: dict[str, Any], dtype: Any) -> None:
+    """A prompt, a step with sequences of unequal length, and several tokens onto a cache."""
+    common = {"domain": MS, "outputs": 3, "num_heads": HEADS, "kv_num_heads": KV, **options}
+    table = tables(16, SIZE // 2, dtype) if options.get("do_rotary") else ()
+
+    def past(batch: int, length: int) -> Any:
+        return f(batch, KV, length, SIZE, dtype=dtype)
+
+    # The rows past a prompt's end mean nothing, and with a window ONNX Runtime leaves them as they come.
+    ends = i32(4, 4) if "local_window_size" in options else i32(2, 4)
+    prompt = (*grouped(B, 5, dtype), None, None, ends, i32(5)[0])
+    agree("GroupQueryAttention", *prompt, *table, **common)
+    step = (*grouped(B, 1, dtype), past(B, 6), past(B, 6), i32(6, 4), i32(7)[0])
+    agree("GroupQueryAttention", *step, *table, **common)
+    buffer = (*grouped(B, 1, dtype), past(B, 10), past(B, 10), i32(6, 6), i32(7)[0])
+    agree("GroupQueryAttention", *buffer, *table, **common)
+    more = (*grouped(1, 2, dtype), past(1, 6), past(1, 6), i32(7), i32(8)[0])
+    agree("GroupQueryAttention", *more, *table, **common)
+
+
+def test_group_query_attention_inputs() -> None:
+    """Packed query, key and value; bias; positions; a sink per head; a quantised cache is refused."""
+    common = {"domain": MS, "outputs": 3, "num_heads": HEADS, "kv_num_heads": KV}
+    cos, sin = tables(16, SIZE // 2)
+    parts = grouped(B, 5, np.float32)
+    lengths = (None, None, i32(4, 4), i32(5)[0])
+    packed = np.concatenate(parts, axis=-1)
+    agree("GroupQueryAttention", packed, None, None, *lengths, cos, sin, do_rotary=1, **common)
+    agree("GroupQueryAttention", *parts, *lengths, None, None, None, f(B, 1, 5, 5), **common)
+    places = np.array([[1, 2, 3, 4, 5]] * B)
+    agree("GroupQueryAttention", *parts, *lengths, cos, sin, places, None, f(HEADS), do_rotary=1, **common)
+    with pytest.raises(RunnerError, match="with kv_cache_bit_width is not implemented"):
+        engine("GroupQueryAttention", *parts, *lengths, kv_cache_bit_width=4, **common)
+
+
+# ---- few bits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_matmul_nbits(bits: int, dtype: Any) -> None:
+    """Blocks that fill K and that do not; zero points packed, as floats and by default; g_idx; bias."""
+    for k, block in ((64, 32), (40, 16)):
+        n, blocks = 6, -(-k // block)
+        b = q(np.uint8, n, blocks, block * bits // 8)
+        scale, sizes = (
+            f(n * blocks, dtype=dtype),
+            {"K": k, "N": n, "bits": bits, "block_size": block, "domain": MS},
+        )
+        x = f(2, 3, k, dtype=dtype)
+        agree("MatMulNBits", x, b, scale, constants=(1, 2), **sizes)
+        packed = q(np.uint8, n, -(-blocks * bits // 8))
+        agree("MatMulNBits", x, b, scale, packed, constants=(1, 2, 3), **sizes)
+        if bits < 8:
+            zeros = f(n, blocks, dtype=dtype)
+            agree("MatMulNBits", x, b, scale, zeros, None, f(n, dtype=dtype), constants=(1, 2, 3, 5), **sizes)
+        if bits == 4 and dtype is np.float32:
+            order = q(np.int32, k, low=0, high=blocks - 1)
+            agree("MatMulNBits", x, b, scale, None, order, constants=(1, 2, 4), tolerance=1e-5, **sizes)
+
+
+def test_matmul_nbits_of_three_bits() -> None:
+    """Widths that do not divide a byte are packed bit after bit."""
+    codes = q(np.uint8, 1, 16, low=0, high=7)
+    bits = ((codes[..., None] >> np.arange(3)) & 1).reshape(1, 1, -1).astype(np.uint8)
+    packed = np.packbits(bits, axis=-1, bitorder="little")
+    got = ms(
+        "MatMulNBits",
+        np.eye(16, dtype=np.float32),
+        packed,
+        s(2.0).reshape(1),
+        K=16,
+        N=1,
+        bits=3,
+        block_size=16,
+    )
+
+    np.testing.assert_array_equal(got[:, 0], (codes[0].astype(np.float32) - 4) * 2)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_matmul_bnb4(kind: int) -> None:
+    """FP4 and NF4."""
+    b, scale = q(np.uint8, 6 * 64 // 2), np.abs(f(6 * 64 // 32))
+    agree("MatMulBnb4", f(3, 64), b, scale, domain=MS, K=64, N=6, block_size=32, quant_type=kind)
+
+
+def test_gather_block_quantized() -> None:
+    """Packed 4 bits and 8, with zero points and without."""
+    rows, options = np.array([[1, -2], [0, 3]]), {"block_size": 32, "domain": MS}
+    agree("GatherBlockQuantized", q(np.uint8, 10, 32), rows, f(10, 2), bits=4, **options)
+    agree("GatherBlockQuantized", q(np.uint8, 10, 64), rows, f(10, 4), q(np.uint8, 10, 2), bits=4, **options)
+    agree("GatherBlockQuantized", q(np.uint8, 10, 64), rows, f(10, 2), q(np.uint8, 10, 2), bits=8, **options)
+    with pytest.raises(RunnerError, match="outside an axis of 10"):
+        ms("GatherBlockQuantized", q(np.uint8, 10, 32), rows + 9, f(10, 2), bits=4, block_size=32)
+
+
+# ---- others -------------------------------------------------------------------------------------------
+
+
+def test_small_operators() -> None:
+    """Distances, shapes, look-ups."""
+    for metric in ("euclidean", "sqeuclidean"):
+        agree("CDist", f(5, 7), f(6, 7), domain=MS, metric=metric)
+        agree("CDist", f(5, 7).astype(np.float64), f(6, 7).astype(np.float64), domain=MS, metric=metric)
+    agree("Trilu", f(3, 4, 5), np.array([1]), domain=MS, upper=0)
+    agree("Inverse", f(2, 4, 4), domain=MS, tolerance=1e-5)
+    agree("Unique", np.float32([3, 1, 3, 2, 1]), domain=MS, outputs=3)
+    for axis in (1, -1):
+        agree("ExpandDims", f(3, 4), np.int32(axis), domain=MS)
+    agree("Pad", f(3, 4), np.array([1, 0, 2, 1]), np.float32([5]), domain=MS)
+    agree("Pad", f(3, 4), np.array([[1, 0, 1, 1]]), domain=MS, mode="reflect")
+    agree("Range", np.float32(1), np.float32(5), np.float32(0.7), domain=MS)
+    agree("Range", np.int64(1), np.int64(5), domain=MS)
+    agree("GatherND", f(3, 4, 5), np.array([[0, 1], [2, 3]]), domain=MS)
+    agree("SampleOp", f(3), domain=MS)
+    agree("GridSample", f(1, 2, 5, 6), f(1, 4, 4, 2), domain=MS, mode="bilinear", padding_mode="reflection")
+    agree("NGramRepeatBlock", np.array([[1, 2, 3, 1, 2], [4] * 5]), f(2, 6), domain=MS, ngram_size=3)
+    agree(
+        "ConvTransposeWithDynamicPads", f(1, 3, 5, 5), f(3, 4, 3, 3), np.array([1, 1, 1, 1]), f(4), domain=MS,
+        strides=[2, 2], output_padding=[1, 1],
+    )  # fmt: skip
+
+
+def test_singular_matrices_have_no_inverse() -> None:
+    """One singular matrix leaves the others alone."""
+    got = ms("Inverse", np.float32([[[2, 0], [0, 4]], [[1, 1], [1, 1]]]))
+
+    np.testing.assert_array_equal(got[0], [[0.5, 0], [0, 0.25]])
+    assert np.isnan(got[1]).all()
+
+
+def test_fourier_transforms() -> None:
+    """Against NumPy; there and back; two-sided ones are refused."""
+    x, options = f(3, 8), {"signal_ndim": 1, "normalized": 0, "onesided": 1}
+    spectrum = ms("Rfft", x, **options)
+    want = np.fft.rfft(x.astype(np.float64))
+    assert complaint(spectrum, np.stack([want.real, want.imag], axis=-1).astype(np.float32)) is None
+    assert complaint(ms("Irfft", spectrum, **options), x) is None
+    with pytest.raises(RunnerError, match="one-sided"):
+        ms("Rfft", x, **{**options, "onesided": 0})
+
+
+def test_finiteness() -> None:
+    """Either kind, or one alone."""
+    infinite, nan = np.float32([1, np.inf]), np.float32([np.nan])
+    assert not ms("IsAllFinite", f(3), infinite)
+    assert ms("IsAllFinite", f(3), infinite, isnan_only=1)
+    assert ms("IsAllFinite", f(3), nan, isinf_only=1)
+    assert ms("IsAllFinite", f(3), f(2))
+
+
+def test_relative_position_bias() -> None:
+    """T5's buckets: exact near by, logarithmic far off, capped at the end."""
+    table = np.arange(16, dtype=np.float32)[:, None]
+    got = ms(
+        "RelativePositionBias", table, np.array([1]), np.array([40]), max_distance=20, is_bidirectional=1
+    )[0, 0, 0]
+    assert got[:4].tolist() == [0, 9, 10, 11]
+    assert (np.diff(got) >= 0).all()
+    assert got[-1] == 15
+    back = ms("RelativePositionBias", table, np.array([40]), np.array([40]), max_distance=20)[0, 0]
+    assert back[0].max() == 0
+    assert back[39, 32:].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_truth_mode_stays_in_double() -> None:
+    """float32 models run in float64, quantised parts included."""
+    x = f(3, 40)
+    exact = engine("FusedMatMul", x, x, domain=MS, truth=True, transB=1)[0]
+    np.testing.assert_allclose(exact, x.astype(np.float64) @ x.astype(np.float64).T, rtol=1e-12)
+    b = q(np.uint8, 6, 2, 16)
+    assert (
+        engine("MatMulNBits", f(3, 64), b, f(12), domain=MS, truth=True, K=64, N=6, block_size=32)[0].dtype
+        == np.float64
+    )
+    got = engine(
+        "QLinearAdd",
+        q(np.uint8, 9),
+        s(0.1),
+        np.uint8(3),
+        q(np.uint8, 9),
+        s(0.1),
+        np.uint8(3),
+        s(0.2),
+        np.uint8(3),
+        domain=MS,
+        truth=True,
+    )
+    assert got[0].dtype == np.uint8
+    size = {"num_heads": HEADS, "kv_num_heads": KV}
+    parts = grouped(1, 3, np.float32)
+    assert (
+        engine("GroupQueryAttention", *parts, None, None, i32(2), i32(3)[0], domain=MS, truth=True, **size)[
+            0
+        ].dtype
+        == np.float64
+    )

@@ -66,7 +66,7 @@ def convolve(xp: Any, x: Array, w: Array, window: Window, group: int) -> Array:
     """
     count, channels = x.shape[:2]
     grouped = pad(xp, x, window).reshape(count, group, channels // group, *_padded(x, window))
-    weights = w.reshape(group, w.shape[0] // group, -1)
+    weights = w.reshape(group, w.shape[0] // group, prod(w.shape[1:]))
     if prod(window.kernel) == 1:
         steps = tuple(slice(None, None, stride) for stride in window.strides)
         columns = grouped[(..., *steps)].reshape(count, group, channels // group, prod(window.out))

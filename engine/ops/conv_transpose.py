@@ -122,15 +122,15 @@ def _scatter(xp: Any, x: Array, w: Array, y: Array, window: Window) -> None:
     """Add to y (N, G, M/G, *sizes) what x (N, C, *spatial) sends through each tap of w (C, M/G, *kernel)."""
     count, group, features = y.shape[:3]
     channels = x.shape[1] // group
-    columns = x.reshape(count, group, channels, -1)
+    columns = x.reshape(count, group, channels, prod(x.shape[2:]))
     # (G, taps, M/G, C/G): the taps of one block are rows of one product.
-    weights = w.reshape(group, channels, features, -1).transpose(0, 3, 2, 1)
+    weights = w.reshape(group, channels, features, prod(window.kernel)).transpose(0, 3, 2, 1)
     tap_bytes = max(1, count * group * features * columns.shape[3] * y.dtype.itemsize)
     step = max(1, _BLOCK_BYTES // tap_bytes)
     served = {_flat(tap, window): (into, taken) for tap, taken, into in taps(window, y.shape[3:])}
     for start in range(0, weights.shape[1], step):
         block = weights[:, start : start + step]
-        products = xp.matmul(block.reshape(group, -1, channels), columns)
+        products = xp.matmul(block.reshape(group, block.shape[1] * features, channels), columns)
         products = products.reshape(count, group, block.shape[1], features, *x.shape[2:])
         for tap in range(start, start + block.shape[1]):
             if tap in served:

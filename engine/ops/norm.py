@@ -4,6 +4,7 @@ Statistics of float16 and bfloat16 are taken in float32, those of other dtypes i
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -172,9 +173,7 @@ def _group_standardised(call: Call, X: Array, num_groups: int, epsilon: float) -
     """Return X (N, C, …) with zero mean and unit variance per instance and group, in the wide dtype."""
     if X.shape[1] % num_groups:
         raise ValueError(f"{X.shape[1]} channels do not divide into {num_groups} groups")
-    grouped = (
-        wide(X).reshape(X.shape[0], num_groups, -1) if X.size else wide(X).reshape(X.shape[0], num_groups, 0)
-    )
+    grouped = wide(X).reshape(X.shape[0], num_groups, prod(X.shape[1:]) // num_groups)
     _, var, y = _moments(grouped, [2])
     y /= call.xp.sqrt(var + y.dtype.type(epsilon))
     return y

@@ -181,7 +181,7 @@ def _run(
         inputs = xp.matmul(ordered.reshape(steps * batch, x.shape[2]), wide(W[d]).T)
         if bias is not None:
             inputs += bias
-        y, state = _scan(xp, cell, inputs.reshape(steps, batch, -1), tuple(s[d] for s in starts), lengths)
+        y, state = _scan(xp, cell, inputs.reshape(steps, batch, W.shape[1]), tuple(s[d] for s in starts), lengths)
         outputs.append(_reversed_steps(xp, y, lengths) if backwards else y)
         states.append(state)
     y = xp.stack(outputs, axis=1)

@@ -55,7 +55,7 @@ def sample(xp: Any, x: Array, axes: Sequence[Sequence[Corner]]) -> Array:
 
     The result is (N, C, points).
     """
-    flat = x.reshape(*x.shape[:2], -1)
+    flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     points = axes[0][0][0].shape[1]
     total = xp.zeros((*x.shape[:2], points), x.dtype)
     for index, inside, weight in _flat_corners(xp, axes, x.shape[2:]):
@@ -170,7 +170,7 @@ def grid_sample(
     if grid.shape[0] != X.shape[0] or grid.shape[-1] != rank:
         raise ValueError(f"a grid {list(grid.shape)} does not fit an input {list(X.shape)}")
     x = wide(X) if X.dtype.kind not in "iub" else X.astype(np.float64)
-    points = wide(grid).reshape(grid.shape[0], -1, rank)
+    points = wide(grid).reshape(grid.shape[0], prod(grid.shape[1:-1]), rank)
     axes = [
         _grid_corners(xp, points[..., rank - 1 - axis], size, _MODES[mode], padding_mode, align_corners)
         for axis, size in enumerate(X.shape[2:])

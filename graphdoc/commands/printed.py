@@ -1,0 +1,29 @@
+"""Where the answer of a command goes: stdout, a file, a terminal or a pipe."""
+
+import shutil
+import sys
+from typing import Any
+
+import click
+
+from graphdoc.commands.common import color_wanted, unicode_wanted
+
+
+def print_settings(color: bool | None) -> dict[str, Any]:
+    """Return how printed forms are set for the present stdout: width, color, pipe, unicode."""
+    return {
+        "width": shutil.get_terminal_size().columns,
+        "color": color_wanted(color),
+        "pipe": not sys.stdout.isatty(),
+        "unicode": unicode_wanted(),
+    }
+
+
+def write_or_print(text: str, target: str) -> None:
+    """Write text to a file, or to stdout when the target is "-"."""
+    if target == "-":
+        click.echo(text, nl=False)
+        return
+    from graphdoc.reports.files import write_text
+
+    write_text(text, target)

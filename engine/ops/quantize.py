@@ -46,15 +46,11 @@ def spread(xp: Any, x: Array, scale: Array, axis: int, block_size: int) -> Array
     )
 
 
-def _saturated(xp: Any, q: Array, dtype: Any, saturate: int) -> Array:
-    """Return floats in the quantised dtype, clipped to its range."""
-    least, largest = bounds(dtype)
-    if is_integer(dtype):
-        q = xp.minimum(xp.fmax(q, least), largest)  # fmax: NaN gives the least value, as in ONNX Runtime
-        return q.astype(np.int8).astype(dtype) if dtype in _NARROW_INTS else q.astype(dtype)
-    if saturate:
-        q = xp.clip(q, least, largest)
-    return q.astype(dtype)
+def _clipped(xp: Any, q: Array, least: float, largest: float) -> Array:
+    """Clip floats in place; NaN becomes the least value, as in ONNX Runtime."""
+    if q.size and bool(xp.isnan(q.max())):
+        q[xp.isnan(q)] = least
+    return xp.clip(q, least, largest, out=q)
 
 
 def quantized(
@@ -64,13 +60,17 @@ def quantized(
 
     scale, zero: shaped to broadcast with x. Rounding is to nearest even and for integers only.
     """
-    q = xp.divide(x.astype(precision, copy=False), scale.astype(precision, copy=False))
+    q = xp.asarray(xp.divide(x.astype(precision, copy=False), scale.astype(precision, copy=False)))
     q = q.astype(np.float32 if q.dtype.itemsize < 4 else q.dtype, copy=False)
     if is_integer(dtype):
-        q = xp.rint(q)
+        xp.rint(q, out=q)
     if zero is not None:
-        q = q + zero.astype(np.float32)
-    return _saturated(xp, q, dtype, saturate)
+        xp.add(q, zero.astype(q.dtype), out=q)
+    least, largest = bounds(dtype)
+    if not is_integer(dtype):
+        return (xp.clip(q, least, largest, out=q) if saturate else q).astype(dtype)
+    q = _clipped(xp, q, least, largest)
+    return q.astype(np.int8).astype(dtype) if dtype in _NARROW_INTS else q.astype(dtype)
 
 
 def _quantize_type(
@@ -134,7 +134,8 @@ def _difference(xp: Any, x: Array, zero: Array | None, wide: Any) -> Array:
 def dequantized(xp: Any, x: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
     """Return (x − zero) · scale; computed in float32 for narrower results and rounded once."""
     wide = np.float32 if np.dtype(dtype).itemsize < 4 else np.dtype(dtype)
-    result = _difference(xp, x, zero, wide) * scale.astype(wide, copy=False)
+    result = xp.asarray(_difference(xp, x, zero, wide))
+    xp.multiply(result, scale.astype(wide, copy=False), out=result)
     return result.astype(dtype, copy=False)
 
 

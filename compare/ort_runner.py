@@ -94,7 +94,9 @@ class OrtRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__dict__.pop("_main", None)
+        main = self.__dict__.pop("_main", None)
+        if main is not None:
+            main.close()
         self.__dict__.pop("_untouched", None)
 
 

@@ -151,6 +151,15 @@ class Scope:
             self._sessions[key] = self.factory.open(build(), optimise=False, profile=key == "tapped")
         return self._sessions[key]
 
+    def close(self) -> None:
+        """Let all sessions go, those of the subgraphs too."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        for control in self.controls:
+            for scope in control.scopes.values():
+                scope.close()
+
     def timings(self) -> dict[str, float]:
         """Return the seconds of each main-graph layer of the last tapped run, by tap name."""
         session = self._sessions.get("tapped")

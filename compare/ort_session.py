@@ -52,6 +52,13 @@ class OrtSession:
         results = self._session.run_with_ort_values(names, feeds)
         return {name: from_ort(value) for name, value in zip(names, results, strict=True)}
 
+    def close(self) -> None:
+        """End profiling that nobody read, and remove its folder."""
+        if self._profile is not None:
+            self._session.end_profiling()
+            self._profile.cleanup()
+            self._profile = None
+
     def timings(self, graph: onnx.GraphProto) -> dict[str, float]:
         """End profiling; return seconds by the first output of each node of ``graph`` that has a name."""
         if self._profile is None:
@@ -98,6 +105,8 @@ class SessionFactory:
         try:
             session = ort.InferenceSession(model, options, providers=list(self.providers))
         except Exception as error:
+            if scratch is not None:
+                scratch.cleanup()
             raise load_failure(error) from error
         return OrtSession(session, scratch)
 

@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from graphdoc.compare.inputs_dryrun import DryRun, Trial
 from graphdoc.compare.inputs_facts import Case, Facts, Setting
+from graphdoc.compare.inputs_files import data_sets, read_contents
+from graphdoc.compare.inputs_fit import fit
 from graphdoc.compare.inputs_nodes import LIMIT, Content, tensor_type
 from graphdoc.compare.inputs_roles import Role, axis_labels, role_of
 from graphdoc.compare.inputs_signals import features, words
@@ -26,6 +28,7 @@ from graphdoc.engine.feeds import (
     InputSpec,
     check_feeds,
     example_shape,
+    input_specs,
     nearest,
     required_inputs,
     shape_text,
@@ -220,9 +223,46 @@ def _unknown_name(
     )
 
 
-def load_inputs(model: ir.Model, path: str | os.PathLike[str]) -> Inputs:
-    """Return the inputs in an npz file."""
-    with np.load(path) as file:
-        feeds = {name: file[name] for name in file.files}
+def load_inputs(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    fill: bool = False,
+    shapes: Shapes | None = None,
+    seed: int = 0,
+) -> Inputs:
+    """Return the inputs in a file or folder.
+
+    path: ``.npz`` by name; ``.npy`` for a single input; ``.json`` by name; ``.pb`` or a folder of
+        ``input_0.pb`` … as ONNX ships test data (of several ``test_data_set_*`` the first).
+    fill: make seeded values for inputs that the file lacks, of sizes that agree with those it has.
+
+    dtypes must match; float64 → float32, wider floats and integers whose values fit are converted, and
+    the sources say so. Raises InputError for what cannot be read, is missing, is unknown or does not fit.
+    """
+    contents = read_contents(Path(path))
+    feeds, sources = fit(contents, input_specs(model))
+    missing = [name for name in required_inputs(model) if name not in feeds]
+    if fill and missing:
+        return _filled(model, feeds, sources, shapes or {}, seed)
     check_feeds(model, feeds)
-    return Inputs(feeds, {name: f"file {Path(path).name}" for name in feeds}, None)
+    return Inputs(feeds, sources, None)
+
+
+def load_input_sets(model: ir.Model, path: str | os.PathLike[str]) -> list[Inputs]:
+    """Return every set of a folder of ``test_data_set_0``, ``test_data_set_1`` …; of others the only one."""
+    sets = data_sets(Path(path)) if Path(path).is_dir() else []
+    return [load_inputs(model, folder) for folder in sets or [Path(path)]]
+
+
+def _filled(
+    model: ir.Model, feeds: dict[str, Any], sources: dict[str, str], shapes: Shapes, seed: int
+) -> Inputs:
+    """Return the feeds with seeded values for the rest."""
+    check_feeds(model, feeds, partial=True)
+    specs = required_inputs(model)
+    sizes = {n: tuple(v.shape) for n, v in feeds.items() if n in specs and specs[n].kind == TENSOR}
+    made = make_inputs(model, shapes={**shapes, **sizes}, seed=seed)
+    feeds = {**made.feeds, **feeds}
+    check_feeds(model, feeds)
+    return Inputs(feeds, {**made.sources, **sources}, seed)

@@ -7,6 +7,7 @@ nothing of a pickle is ever called (``inputs_pickle.py``).
 """
 
 import zipfile
+import zlib
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -41,7 +42,7 @@ def read_npz(path: Path) -> dict[str, Array]:
             entries = archive.infolist()
             _check_archive(entries, path.name)
             return {_entry_name(entry): _read_entry(archive, entry, path.name) for entry in entries}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise InputError(
             f"cannot read the npz file: {str(error) or type(error).__name__}",
             where=path.name,

@@ -78,8 +78,9 @@ def _scalar(item: Noted) -> str:
 
 def _bytes(raw: Any) -> bytes | None:
     """Return bytes, which old protocols write as a call of codecs.encode(text, 'latin1')."""
-    if isinstance(raw, Noted) and raw.name == "_codecs encode" and isinstance(raw.arguments[0], str):
-        return raw.arguments[0].encode("latin1", "replace")
+    if isinstance(raw, Noted) and raw.name == "_codecs encode":
+        text = raw.arguments[0] if raw.arguments else None
+        return text.encode("latin1", "replace") if isinstance(text, str) else None
     return raw if isinstance(raw, bytes) else None
 
 

@@ -68,14 +68,14 @@ def nearest(name: str, names: Mapping[str, Any] | list[str]) -> str | None:
     return found[0] if found else None
 
 
-def check_feeds(model: ir.Model, feeds: Mapping[str, Any]) -> None:
+def check_feeds(model: ir.Model, feeds: Mapping[str, Any], *, partial: bool = False) -> None:
     """Raise InputError for the first feed that does not fit the model.
 
     Checked are: names (none missing, none unknown), kinds, dtypes (exactly), ranks, fixed sizes, and that
-    one symbol stands for one size. Inputs with an initializer may be left out.
+    one symbol stands for one size. Inputs with an initializer may be left out; with ``partial`` all may.
     """
     specs = input_specs(model)
-    _check_names(specs, feeds)
+    _check_names(specs, feeds, partial)
     symbols: dict[str, tuple[int, str]] = {}
     for name, value in feeds.items():
         for array in _arrays(specs[name], value):
@@ -104,10 +104,11 @@ def _spec(model: ir.Model, value: ir.Value) -> InputSpec:
 def _dim(dim: int | ir.SymbolicDim) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    return dim.value or None
+    named = dim.value and any(character.isalnum() for character in dim.value)
+    return dim.value if named else None  # exporters write "?" for sizes that have nothing in common
 
 
-def _check_names(specs: Mapping[str, InputSpec], feeds: Mapping[str, Any]) -> None:
+def _check_names(specs: Mapping[str, InputSpec], feeds: Mapping[str, Any], partial: bool) -> None:
     missing = [name for name, spec in specs.items() if spec.required and name not in feeds]
     unknown = [name for name in feeds if name not in specs]
     if unknown:
@@ -117,7 +118,7 @@ def _check_names(specs: Mapping[str, InputSpec], feeds: Mapping[str, Any]) -> No
             where="inputs of the model: " + (", ".join(specs) or "none"),
             next_step=f"did you mean '{guess}'?" if guess else "leave it out",
         )
-    if missing:
+    if missing and not partial:
         raise InputError(
             f"no value for input '{missing[0]}'" + (f" and {len(missing) - 1} more" * (len(missing) > 1)),
             where="; ".join(str(specs[name]) for name in missing[:4]),

@@ -21,7 +21,8 @@ Cell: TypeAlias = Callable[[Array, State], State]
 
 
 def _sigmoid(xp: Any, x: Array) -> Array:
-    y = xp.exp(-x)
+    y = -x
+    xp.exp(y, out=y)
     y += 1
     return xp.reciprocal(y, out=y)
 
@@ -124,6 +125,10 @@ class Layer:
         return partial(xp.clip, a_min=-self.clip, a_max=self.clip)
 
 
+def _steps(X: Array, layer: Layer) -> int:
+    return int(X.shape[1 if layer.layout else 0])
+
+
 def _same(x: Array) -> Array:
     return x
 
@@ -181,7 +186,9 @@ def _run(
         inputs = xp.matmul(ordered.reshape(steps * batch, x.shape[2]), wide(W[d]).T)
         if bias is not None:
             inputs += bias
-        y, state = _scan(xp, cell, inputs.reshape(steps, batch, W.shape[1]), tuple(s[d] for s in starts), lengths)
+        y, state = _scan(
+            xp, cell, inputs.reshape(steps, batch, W.shape[1]), tuple(s[d] for s in starts), lengths
+        )
         outputs.append(_reversed_steps(xp, y, lengths) if backwards else y)
         states.append(state)
     y = xp.stack(outputs, axis=1)
@@ -240,6 +247,12 @@ def infer_recurrent(
     )
 
 
+def _recurrence(xp: Any, R: Array, steps: int) -> Array:
+    """Return R (gates·H, H) transposed; laid out anew when enough steps read it to pay for the copy."""
+    turned = wide(R).T
+    return xp.ascontiguousarray(turned) if steps > 4 else turned
+
+
 # ---- RNN -----------------------------------------------------------------------------------------------
 
 
@@ -272,7 +285,8 @@ def rnn(
     hidden = _check(layer, W, R, 1)
     functions = layer.functions(call.xp, ["Tanh"])
     cells = [
-        (_rnn_cell(call.xp, layer, wide(R[d]).T, functions[d]), _summed(B, d)) for d in range(len(functions))
+        (_rnn_cell(call.xp, layer, _recurrence(call.xp, R[d], _steps(X, layer)), functions[d]), _summed(B, d))
+        for d in range(len(functions))
     ]
     return _run(call, layer, X, W, B, sequence_lens, [initial_h], hidden, cells)
 
@@ -283,15 +297,14 @@ def rnn(
 def _gru_cell(
     xp: Any,
     layer: Layer,
-    R: Array,
+    recurrence: Array,
     functions: Sequence[Activation],
     hidden_bias: Array | None,
     linear_before_reset: int,
 ) -> Cell:
     """Return the cell; hidden_bias is the hidden gate's recurrence bias where the reset gate scales it."""
     f, g = functions
-    clip, size = layer.clipped(xp), R.shape[1]
-    recurrence = wide(R).T
+    clip, size = layer.clipped(xp), recurrence.shape[0]
     of_gates, of_hidden = recurrence[:, : 2 * size], recurrence[:, 2 * size :]
 
     def update(inputs: Array, gates: Array, candidate: Array, old: Array) -> State:
@@ -347,7 +360,9 @@ def gru(
         bias, of_hidden = _summed(B, d), None
         if B is not None and linear_before_reset:
             bias, of_hidden = _split_bias(wide(B[d]), hidden)
-        cells.append((_gru_cell(call.xp, layer, R[d], functions, of_hidden, linear_before_reset), bias))
+        recurrence = _recurrence(call.xp, R[d], _steps(X, layer))
+        cell = _gru_cell(call.xp, layer, recurrence, functions, of_hidden, linear_before_reset)
+        cells.append((cell, bias))
     return _run(call, layer, X, W, B, sequence_lens, [initial_h], hidden, cells)
 
 
@@ -355,16 +370,21 @@ def gru(
 
 
 def _lstm_cell(
-    xp: Any, layer: Layer, R: Array, functions: Sequence[Activation], P: Array | None, input_forget: int
+    xp: Any,
+    layer: Layer,
+    recurrence: Array,
+    functions: Sequence[Activation],
+    P: Array | None,
+    input_forget: int,
 ) -> Cell:
     """Return the cell; gates lie in the order i, o, f, c, peepholes in the order i, o, f."""
     f, g, h = functions
-    clip, size = layer.clipped(xp), R.shape[1]
-    recurrence = wide(R).T
+    clip, size = layer.clipped(xp), recurrence.shape[0]
     peep_i, peep_o, peep_f = (0, 0, 0) if P is None else wide(P).reshape(3, size)
 
     def plain(inputs: Array, state: State) -> State:
-        gates = inputs + state[0] @ recurrence
+        gates = state[0] @ recurrence
+        gates += inputs
         of = f(clip(gates[:, : 3 * size]))
         i, o = of[:, :size], of[:, size : 2 * size]
         forget = 1 - i if input_forget else of[:, 2 * size :]
@@ -372,7 +392,8 @@ def _lstm_cell(
         return o * h(cell), cell
 
     def with_peepholes(inputs: Array, state: State) -> State:
-        gates = inputs + state[0] @ recurrence
+        gates = state[0] @ recurrence
+        gates += inputs
         i = f(clip(gates[:, :size] + peep_i * state[1]))
         forget = 1 - i if input_forget else f(clip(gates[:, 2 * size : 3 * size] + peep_f * state[1]))
         cell = forget * state[1] + i * g(clip(gates[:, 3 * size :]))
@@ -407,9 +428,10 @@ def lstm(
     """
     layer = Layer(**attributes)
     hidden = _check(layer, W, R, 4)
+    recurrences = [_recurrence(call.xp, r, _steps(X, layer)) for r in R]
     cells = [
         (
-            _lstm_cell(call.xp, layer, R[d], functions, None if P is None else P[d], input_forget),
+            _lstm_cell(call.xp, layer, recurrences[d], functions, None if P is None else P[d], input_forget),
             _summed(B, d),
         )
         for d, functions in enumerate(layer.functions(call.xp, ["Sigmoid", "Tanh", "Tanh"]))

@@ -20,6 +20,8 @@ def relu(call: Call, x: Array, *, consumed_inputs: Any = None) -> Array:
 @unary("LeakyRelu", 1, 6, 16)
 def leaky_relu(xp: Any, x: Array, *, alpha: float = single(0.01)) -> Array:
     """x, or alpha·x below 0 (ONNX LeakyRelu-16)."""
+    if 0 < alpha <= 1:
+        return xp.maximum(x, x * alpha)
     return xp.where(x < 0, x * alpha, x)
 
 

@@ -9,13 +9,14 @@ import onnx_ir as ir
 
 from graphdoc.engine.ops.dtypes import FLOAT8, FLOAT32, FLOAT64, STRING, DType, from_code, is_float, limits
 from graphdoc.engine.ops.host import strings, to_host
+from graphdoc.engine.ops.precision import narrow
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _INT64 = np.dtype(np.int64)
 _TINY_INTEGERS = {
-    np.dtype(narrow): np.dtype(wide)
-    for narrow, wide in (
+    np.dtype(tiny): np.dtype(byte)
+    for tiny, byte in (
         (ml_dtypes.int2, np.int8),
         (ml_dtypes.int4, np.int8),
         (ml_dtypes.uint2, np.uint8),
@@ -74,7 +75,7 @@ def _single(xp: Any, x: Array) -> Array:
     Rounding to odd cuts off toward zero and sets the last bit when something was cut off.
     """
     if x.dtype.itemsize < FLOAT32.itemsize or x.dtype == FLOAT32:
-        return x.astype(FLOAT32)
+        return narrow(x, FLOAT32)
     exact = x.astype(FLOAT64)
     near = exact.astype(FLOAT32)
     back = near.astype(FLOAT64)

@@ -38,6 +38,7 @@ FORMULAS: dict[str, tuple[int, dict[str, Any], Callable[[Any], Any]]] = {
     "Relu": (14, {}, lambda x: np.maximum(x, 0)),
     "LeakyRelu": (16, {}, lambda x: np.where(x < 0, F001 * x, x)),
     "LeakyRelu alpha": (16, {"alpha": 0.25}, lambda x: np.where(x < 0, 0.25 * x, x)),
+    "LeakyRelu steep": (16, {"alpha": -2.0}, lambda x: np.where(x < 0, -2 * x, x)),
     "ThresholdedRelu": (22, {}, lambda x: np.where(x > 1, x, 0)),
     "Elu": (22, {"alpha": 2.0}, lambda x: np.where(x < 0, 2 * np.expm1(x), x)),
     "Selu": (22, {}, lambda x: GAMMA * np.where(x <= 0, ALPHA * np.expm1(x), x)),

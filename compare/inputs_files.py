@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def read_contents(path: Path) -> Contents:
         raise InputError(f"cannot read {path}: {reason}", where="--inputs", next_step=FORMATS) from error
 
 
-def _reader(path: Path, start: bytes) -> Any:
+def _reader(path: Path, start: bytes) -> Callable[[Path], Contents]:
     """Choose by content where that is plain, else by the name's ending."""
     if start.startswith(b"PK"):
         return _npz

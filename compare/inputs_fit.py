@@ -75,7 +75,7 @@ def _fit_array(spec: InputSpec, value: Any) -> tuple[Any, str]:
         array = array.astype(array.dtype.newbyteorder("="))
     if wanted is None or array.dtype == wanted:
         return _checked_strings(spec, array) if array.dtype == object else array, ""
-    if wanted == object:
+    if wanted.kind == "O":
         return _to_strings(spec, array)
     for rule in (_viewed, _converted, _low_precision):
         found = rule(array, wanted)
@@ -172,7 +172,7 @@ def _converted(array: Array, wanted: np.dtype[Any]) -> tuple[Array, str] | None:
     """float64 → float32, wider floats, integers and booleans whose values all fit."""
     source = array.dtype
     floats = source.kind == "f" and wanted.kind == "f" and not _is_low(source)
-    if floats and (np.can_cast(source, wanted) or (source, wanted) == (np.float64, np.float32)):
+    if floats and (np.can_cast(source, wanted) or (source.itemsize, wanted.itemsize) == (8, 4)):
         return array.astype(wanted), f"converted from {source.name}"
     whole = source.kind in "iub" and (wanted.kind in "iub" or "int" in wanted.name) and not _is_float(wanted)
     if whole and (not array.size or _fits(array, wanted)):
@@ -182,7 +182,7 @@ def _converted(array: Array, wanted: np.dtype[Any]) -> tuple[Array, str] | None:
 
 def _fits(array: Array, wanted: np.dtype[Any]) -> bool:
     low, high = int(array.min()), int(array.max())
-    if wanted == bool:
+    if wanted.kind == "b":
         return low >= 0 and high <= 1
     info: Any = ml_dtypes.iinfo(wanted)  # type: ignore[no-untyped-call]
     return int(info.min) <= low and high <= int(info.max)

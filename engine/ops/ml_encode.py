@@ -9,18 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.host import to_host
 from graphdoc.engine.ops.ml_scores import texts
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 ML = "ai.onnx.ml"
 UNUSED = "_Unused"
 STRING = np.dtype(object)
-
-
-def _host(x: Array) -> np.ndarray[Any, Any]:
-    """Return an array as NumPy's."""
-    result: np.ndarray[Any, Any] = x if isinstance(x, np.ndarray) else x.get()
-    return result
 
 
 def _position(call: Call, keys: np.ndarray[Any, Any], x: Array, *, last: bool = False) -> Array:
@@ -60,7 +55,7 @@ def _look_up(
     table = np.empty(len(values) + 1, values.dtype)
     table[:-1] = values
     table[-1] = default
-    return table[_host(at)] if table.dtype == STRING else call.xp.asarray(table)[call.xp.asarray(at)]
+    return table[to_host(at)] if table.dtype == STRING else call.xp.asarray(table)[call.xp.asarray(at)]
 
 
 # ---- LabelEncoder, CategoryMapper ---------------------------------------------------------------------
@@ -226,7 +221,7 @@ def array_feature_extractor(call: Call, X: Array, Y: Array) -> Array:
     if bool(((index < 0) | (index >= X.shape[-1])).any()):
         raise ValueError(f"an index is outside 0 … {X.shape[-1] - 1}")
     x = X if X.ndim > 1 else X[None]
-    return x[..., index if x.dtype != STRING else _host(index)]
+    return x[..., index if x.dtype != STRING else to_host(index)]
 
 
 def _infer_vectorizer(
@@ -269,7 +264,7 @@ def zip_map(
 ) -> list[dict[Any, float]]:
     """One dict label → score per row of X [N, C] (or [C]), ai.onnx.ml version 1."""
     labels = list(classlabels_strings or classlabels_int64s or ())
-    scores = _host(X if X.ndim == 2 else X[None])
+    scores = to_host(X if X.ndim == 2 else X[None])
     if scores.shape[1] != len(labels):
         raise ValueError(f"{len(labels)} class labels for {scores.shape[1]} scores")
     return [dict(zip(labels, row, strict=True)) for row in scores.tolist()]

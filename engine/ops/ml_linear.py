@@ -76,7 +76,7 @@ def linear_classifier(
 
 
 def _products(call: Call, x: Array, coefficients: Sequence[float] | None, targets: int) -> Array:
-    """Return x @ coefficientsᵀ, [N, targets]; coefficients past the ones needed are ignored (ONNX Runtime)."""
+    """Return x @ coefficientsᵀ, [N, targets]; surplus coefficients are ignored, as in ONNX Runtime."""
     weights = _parameter(call, coefficients)[: targets * x.shape[1]]
     if weights.size != targets * x.shape[1]:
         raise ValueError(f"{weights.size} coefficients for {targets} targets of {x.shape[1]} features")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.host import strings, to_host
 from graphdoc.engine.ops.table import Array, Call, TensorType
 
 
@@ -22,11 +23,9 @@ def rows(x: Array) -> Array:
     return x if x.ndim == 2 else x[None]
 
 
-def texts(values: Sequence[str]) -> np.ndarray[Any, Any]:
+def texts(values: Sequence[str]) -> Array:
     """Return strings as an object array of rank 1."""
-    result = np.empty(len(values), dtype=object)
-    result[:] = list(values)
-    return result
+    return strings(list(values), (len(values),))
 
 
 def label_table(xp: Any, integers: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
@@ -38,9 +37,7 @@ def label_table(xp: Any, integers: Sequence[int] | None, strings: Sequence[str] 
 
 def pick(labels: Array, index: Array) -> Array:
     """Return labels[index]; labels of strings stay on the host."""
-    if labels.dtype == object and not isinstance(index, np.ndarray):
-        index = index.get()
-    return labels[index]
+    return labels[to_host(index) if labels.dtype == object else index]
 
 
 def label_type(integers: Sequence[int] | None, strings: Sequence[str] | None) -> np.dtype[Any]:

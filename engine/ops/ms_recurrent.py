@@ -144,10 +144,28 @@ def _direction(
     start: Sequence[Array],
     backwards: bool,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Run one direction over x [T, B, I] and return its outputs [T, B, H] and last states."""
-    ordered = recurrent._reversed_steps(xp, x, lengths) if backwards else x
+    """Run one direction over x [T, B, I] and return its outputs [T, B, H] and last states.
+
+    Steps past the longest sequence count nowhere. The state of a sequence that has ended is part of the
+    range that all are quantised by once more, and then 0; a sequence of length 0 ends in 0, whatever its
+    initial state: ONNX Runtime's reading.
+    """
+    count = x.shape[0] if lengths is None or not lengths.size else int(lengths.max())
+    ordered = (recurrent._reversed_steps(xp, x, lengths) if backwards else x)[:count]
     inputs = enter(ordered.reshape(-1, x.shape[2]))
     if bias is not None:
         inputs = inputs + bias[: bias.size // 2] + bias[bias.size // 2 :]
-    y, state = recurrent._scan(xp, cell, inputs.reshape(*x.shape[:2], -1), tuple(start), lengths)
+    y, state = xp.zeros((x.shape[0], *start[0].shape), x.dtype), tuple(start)
+    hidden = state[0]
+    for step, gates in enumerate(inputs.reshape(count, x.shape[1], -1)):
+        new = cell(gates, (hidden, state[1]))
+        if lengths is None:
+            hidden, state = new[0], new
+        else:
+            alive = (step < lengths)[:, None]
+            hidden = xp.where(alive, new[0], 0)
+            state = tuple(xp.where(alive, one, old) for one, old in zip(new, state, strict=True))
+        y[step] = hidden
+    if lengths is not None:
+        state = tuple(xp.where((lengths > 0)[:, None], entry, 0) for entry in state)
     return (recurrent._reversed_steps(xp, y, lengths) if backwards else y), state

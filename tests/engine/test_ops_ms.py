@@ -335,7 +335,8 @@ LSTM_CASES: list[dict[str, Any]] = [
     {},
     {"batch": 3},
     {"direction": "reverse"},
-    {"direction": "bidirectional", "batch": 2, "lengths": True},
+    {"direction": "bidirectional", "batch": 3, "lengths": [5, 2, 3]},
+    {"batch": 3, "lengths": [1, 4, 0]},
     {"columns": True},
     {"peepholes": True, "batch": 2},
     {"input_forget": 1},
@@ -347,7 +348,7 @@ LSTM_CASES: list[dict[str, Any]] = [
 def test_dynamic_quantize_lstm(case: dict[str, Any]) -> None:
     """Directions, lengths, peepholes, scales per column, clip."""
     options = dict(case)
-    batch, lengths = options.pop("batch", 1), options.pop("lengths", False)
+    batch, lengths = options.pop("batch", 1), options.pop("lengths", None)
     columns, peepholes = options.pop("columns", False), options.pop("peepholes", False)
     d, size, hidden = (2 if case.get("direction") == "bidirectional" else 1), 6, 8
     of_scale = (d, 4 * hidden) if columns else (d,)
@@ -355,7 +356,7 @@ def test_dynamic_quantize_lstm(case: dict[str, Any]) -> None:
     zero = np.zeros(of_scale, np.int8)
     inputs = [
         f(5, batch, size), weights(d, size, 4 * hidden), weights(d, hidden, 4 * hidden), f(d, 8 * hidden),
-        i32(5, 5)[:batch] if lengths else None, f(d, batch, hidden), f(d, batch, hidden),
+        i32(*lengths) if lengths else None, f(d, batch, hidden), f(d, batch, hidden),
         f(d, 3 * hidden) if peepholes else None, scale, zero, scale, zero,
     ]  # fmt: skip
     options |= {"domain": MS, "outputs": 3, "constants": (1, 2, 8, 9, 10, 11), "hidden_size": hidden}

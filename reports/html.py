@@ -195,11 +195,12 @@ def _json(value: Any) -> Markup:
 
 def _page(comparison: Comparison) -> Page:
     verdict = comparison.verdict
+    models = ", ".join(dict.fromkeys((comparison.a.model, comparison.b.model)))
     worst = words.worst_rows(comparison)
     over = [x for x in worst if x.index == verdict.first or (x.of_limit or 0) > 1]
     return Page(
         comparison=comparison,
-        title=f"{verdict.symbol} {verdict.word} — {comparison.a.model}, {comparison.b.model} — graphdoc",
+        title=f"{verdict.symbol} {verdict.word} — {models} — graphdoc",
         tone=_TONES[words.COLORS.get(verdict.symbol, "plain")],
         word=verdict.word[:1].upper() + verdict.word[1:],
         headline=_parts(words.headline(comparison), comparison),

@@ -214,7 +214,8 @@ def _skipped(reasons: Reasons) -> str:
     total = sum(len(values) for _, values in reasons)
     text = f"{group(total)} {'value was' if total == 1 else 'values were'} not compared"
     parts = [reason if len(reasons) == 1 else f"{reason} ({group(len(v))})" for reason, v in reasons[:2]]
-    more = f", {len(reasons) - 2} more reasons" if len(reasons) > 2 else ""
+    others = len(reasons) - 2
+    more = f", {others} more reason{'s' if others > 1 else ''}" if others > 0 else ""
     return f"{text}: {', '.join(parts)}{more}"
 
 

@@ -76,6 +76,7 @@ if (count) {
   table.layout();
   table.refresh();
   redraw();
-  const asked = layerOfAddress(), worst = document.querySelector("#worst [data-layer]");
-  select(asked >= 0 && asked < count ? asked : data.first ?? Number(worst ? worst.dataset.layer : 0), "load");
+  const worst = document.querySelector("#worst [data-layer]");
+  select(layerOfAddress(), "address");
+  if (selected < 0) select(data.first ?? Number(worst ? worst.dataset.layer : 0), "load");
 }

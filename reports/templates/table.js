@@ -91,7 +91,7 @@ const table = (() => {
   function passes(i) {
     if (filter.status === "differs" ? !differs(i) : filter.status && statusOf(i)[0] !== filter.status) return false;
     if (filter.op && text("op", i) !== filter.op) return false;
-    return filter.words.every((word) => haystack(i).includes(word));
+    return filter.words.every((word) => (/^#\d+$/.test(word) ? word === "#" + i : haystack(i).includes(word)));
   }
 
   /** Filter and sort; unknown values come last either way, ties in execution order. */
@@ -183,7 +183,7 @@ const table = (() => {
   body.addEventListener("keydown", press);
   listeners.push((i, from) => {
     const position = order.indexOf(i);
-    if (position >= 0 && from !== "table") bring(position); else paint();
+    if (position >= 0 && from !== "table" && from !== "load") bring(position); else paint();
   });
   options();
   return { layout, refresh, filter, get order() { return order; } };

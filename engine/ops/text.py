@@ -17,6 +17,12 @@ def string_concat(call: Call, x: Array, y: Array) -> Array:
     return np.asarray(x + y, dtype=object)
 
 
+def _parts(text: str, delimiter: str, limit: int) -> list[str]:
+    if delimiter:
+        return text.split(delimiter, limit) if text else []
+    return text.strip().split(None, limit)
+
+
 @op("StringSplit", 20)
 def string_split(
     call: Call, x: Array, *, delimiter: str = "", maxsplit: int | None = None
@@ -26,12 +32,7 @@ def string_split(
     An empty delimiter stands for any run of white space; ``maxsplit`` bounds the number of cuts.
     """
     limit = -1 if maxsplit is None else maxsplit
-    cut = (
-        (lambda text: text.split(delimiter, limit))
-        if delimiter
-        else (lambda text: text.strip().split(None, limit))
-    )
-    parts = [cut(text) if text else [] for text in x.reshape(-1)]
+    parts = [_parts(text, delimiter, limit) for text in x.reshape(-1)]
     counts = np.asarray([len(part) for part in parts], np.int64).reshape(x.shape)
     width = int(counts.max(initial=0))
     flat = [item for part in parts for item in part + [""] * (width - len(part))]
@@ -60,7 +61,11 @@ def _by_character(change: Callable[[str], str]) -> Callable[[str], str]:
     return changed
 
 
-_CASES = {"NONE": str, "LOWER": _by_character(str.lower), "UPPER": _by_character(str.upper)}
+_CASES: dict[str, Callable[[str], str]] = {
+    "NONE": str,
+    "LOWER": _by_character(str.lower),
+    "UPPER": _by_character(str.upper),
+}
 
 
 @op("StringNormalizer", 10)

@@ -69,7 +69,10 @@ def _known_sizes(spatial: Sequence[Dim], kernel: Ints, attributes: dict[str, Any
     sizes = [size for size in spatial if isinstance(size, int)]
     if len(sizes) < len(spatial):
         return (None,) * len(spatial)
-    return _transposed(sizes, kernel, **attributes)[1]
+    try:
+        return _transposed(sizes, kernel, **attributes)[1]
+    except ValueError:
+        return (None,) * len(spatial)
 
 
 def infer_conv_transpose(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
+import onnx_ir as ir
 
-from graphdoc.engine.ops.precision import narrow, wide, wide_dtype
+from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import positive_axes, same_as_first, with_dims
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -244,13 +244,13 @@ def layer_normalization(
     inverse = 1 / call.xp.sqrt(var + y.dtype.type(epsilon))
     y *= inverse
     y = narrow(y, X.dtype) * Scale
-    stash = _stash(call, stash_type, y.dtype)
+    stash = _stash(call, stash_type)
     return y if B is None else y + B, narrow(mean, stash), narrow(inverse, stash)
 
 
-def _stash(call: Call, stash_type: int, dtype: Any) -> Any:
-    """Return the dtype of saved statistics: the stash type float32, else the dtype computed in."""
-    return call.real(np.float32) if stash_type == 1 else wide_dtype(dtype)
+def _stash(call: Call, stash_type: int) -> Any:
+    """Return the dtype of saved statistics, promoted in truth mode."""
+    return call.real(ir.DataType(stash_type).numpy())
 
 
 def _rms(call: Call, X: Array, axis: int, epsilon: float) -> tuple[Array, Array]:
@@ -281,7 +281,7 @@ def simplified_layer_normalization(
     """
     normalised, inverse = _rms(call, X, axis, epsilon)
     y = narrow(normalised, X.dtype).astype(scale.dtype, copy=False) * scale
-    return y, narrow(inverse, _stash(call, stash_type, inverse.dtype))
+    return y, narrow(inverse, _stash(call, stash_type))
 
 
 # ---- other normalisations ------------------------------------------------------------------------------

@@ -101,12 +101,15 @@ def infer_sizes(
     ceil_mode: int = 0,
     **rest: Any,
 ) -> tuple[Dim, ...]:
-    """Return the output sizes where they are certain, None elsewhere."""
+    """Return the output sizes where they are certain, None elsewhere and for what a run would refuse."""
     rank = len(spatial)
     strides, dilations = strides or [1] * rank, dilations or [1] * rank
     pads = pads if pads and auto_pad in ("NOTSET", "") else [0] * 2 * rank
-    rows = zip(spatial, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
-    return tuple(_infer_axis(auto_pad, ceil_mode, *row) for row in rows)
+    try:
+        rows = zip(spatial, kernel, strides, dilations, pads[:rank], pads[rank:], strict=True)
+        return tuple(_infer_axis(auto_pad, ceil_mode, *row) for row in rows)
+    except ValueError:
+        return (None,) * rank
 
 
 def _infer_axis(

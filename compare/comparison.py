@@ -18,7 +18,7 @@ from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, ratio
 from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
 from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
-from graphdoc.compare.target import Point, Target
+from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
 
@@ -87,10 +87,11 @@ def compare(
         open_runner(options.test, test, settings, "--test") as b,
     ):
         feeds = (inputs.feeds, _renamed_feeds(inputs.feeds, ref, test))
-        measured = _measure(a, b, feeds, points, ref, options, progress)
+        feeding = test.feeding({point.key for point in points})
+        measured = _measure(a, b, feeds, points, ref, options, feeding, progress)
         whole = [_untouched(r, f, options) for r, f in ((a, feeds[0]), (b, feeds[1]))]
         whole[0].gap, whole[1].gap = _gap(whole[0], measured.outputs_a), _gap(whole[1], measured.outputs_b)
-        scene = Scene(a, b, feeds[0], feeds[1], ref, _budget(options))
+        scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
         judged, evidence = _judge(scene, measured.findings, options)
         sides = (_side("A", ref, a, whole[0]), _side("B", test, b, whole[1]))
     return _result(measured.findings, judged, evidence, sides, inputs, options, _unpaired(ref, test, points))
@@ -157,6 +158,7 @@ def _measure(
     points: Sequence[Point],
     ref: Target,
     options: Options,
+    feeding: Mapping[str, Feeding],
     progress: Progress | None,
 ) -> Measured:
     shapes = dict(ref.constants)
@@ -170,6 +172,7 @@ def _measure(
         shapes,
         budget=_budget(options),
         tolerance=options.tolerance,
+        feeding=feeding,
         progress=progress,
     )
 

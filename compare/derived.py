@@ -62,7 +62,8 @@ def isolated(
 ) -> onnx.ModelProto:
     """Return the nodes that compute ``fetch``, each reading ``inputs`` where another node's result was.
 
-    The outputs are named ``fetch`` + OWN.
+    The outputs are named ``fetch`` + OWN. A fetched value that ``inputs`` lacks is read by the others as
+    computed. KeyError names a value that is neither given nor fetched.
     """
     wanted = set(fetch)
     result = like(proto)
@@ -70,6 +71,7 @@ def isolated(
     result.graph.sparse_initializer.extend(graph.sparse_initializer)
     _add_constants(result.graph, captures(graph), constants)
     produced = {name for node in graph.node if not is_constant(node) for name in node.output if name}
+    connected = (produced & wanted) - set(inputs)
     used: set[str] = set()
     for node in graph.node:
         if is_constant(node):
@@ -78,9 +80,10 @@ def isolated(
             copied = result.graph.node.add()
             copied.CopyFrom(node)
             _rename_outputs(copied)
+            _connect(copied, connected)
             used.update(_reads(node))
     _add_inputs(result.graph, {name: kind for name, kind in inputs.items() if name in used})
-    missing = (used & produced) - set(inputs)
+    missing = (used & produced) - set(inputs) - connected
     if missing:
         raise KeyError(sorted(missing)[0])
     result.graph.output.extend(onnx.ValueInfoProto(name=name + OWN) for name in fetch)
@@ -91,6 +94,17 @@ def _rename_outputs(node: onnx.NodeProto) -> None:
     names = [name + OWN if name else "" for name in node.output]
     del node.output[:]
     node.output.extend(names)
+
+
+def _connect(node: onnx.NodeProto, names: Collection[str]) -> None:
+    """Let a node read what other nodes of the isolated model compute, where no value is given."""
+    for i, name in enumerate(node.input):
+        if name in names:
+            node.input[i] = name + OWN
+    for attribute in node.attribute:
+        for graph in [attribute.g, *attribute.graphs]:
+            for inner in graph.node:
+                _connect(inner, names)
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:

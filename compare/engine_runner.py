@@ -36,7 +36,7 @@ class EngineRunner:
         timings: dict[str, float] = {}
         watch = Watch(taps=frozenset(taps), budget=budget, timings=timings)
         values = self.interpreter.run(feeds, watch=watch)
-        return Run(values, timings, cut=budget is not None and nbytes(values) >= budget)
+        return Run(values, timings, cut=budget is not None and nbytes(list(values.values())) >= budget)
 
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.compare.findings import Finding
+from graphdoc.compare.findings import Finding, with_between
 from graphdoc.compare.judge import Evidence, Judgement
 from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
 from graphdoc.compare.result import Limit, Status
 from graphdoc.compare.runner import Runner, Values
-from graphdoc.compare.target import Target
+from graphdoc.compare.target import Feeding, Target
 from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.interpreter import Interpreter, Watch
 from graphdoc.engine.scope import Occurrences
@@ -34,6 +34,7 @@ class Scene:
     feeds_a: Mapping[str, Any]
     feeds_b: Mapping[str, Any]
     target: Target
+    feeding: Mapping[str, Feeding]
     budget: int
 
 
@@ -57,9 +58,10 @@ def _worth(finding: Finding, judgement: Judgement) -> bool:
 
 def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     keys = [f.point.key for f in look]
-    wanted = dict.fromkeys([*keys, *(name for f in look for name in f.point.inputs)])
-    values_a = scene.a.run(scene.feeds_a, list(wanted)).values
-    own_b = scene.b.forced(scene.feeds_b, values_a, keys).values
+    wanted = dict.fromkeys(keys)
+    wanted.update((n, None) for f in look for n in (*f.point.inputs, *scene.feeding[f.point.key].sources))
+    values_a = {**scene.feeds_a, **scene.a.run(scene.feeds_a, list(wanted)).values}
+    own_b = scene.b.forced(scene.feeds_b, values_a, with_between(keys, scene.feeding)).values
     run_b = scene.b.run(scene.feeds_b, keys).values
     truth = Interpreter(scene.target.model, truth=True)
     exact = _forced(truth, scene.feeds_a, values_a, keys)

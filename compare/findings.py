@@ -11,7 +11,7 @@ from graphdoc.compare.limits import own_limit
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, epsilon, measure, ratio
 from graphdoc.compare.result import Limit, Metrics
 from graphdoc.compare.runner import Run, Runner, Values
-from graphdoc.compare.target import Point
+from graphdoc.compare.target import Feeding, Point
 from graphdoc.engine.scope import Occurrences
 
 EXACT = Limit(value=0.0, reason="results are exact")
@@ -66,19 +66,19 @@ def measure_all(
     *,
     budget: int,
     tolerance: Tolerance | None,
-    own: bool = True,
+    feeding: Mapping[str, Feeding],
     progress: Progress | None = None,
 ) -> Measured:
     """Measure every point on both sides.
 
     feeds: for A and for B. shapes: of inputs and constants; grows by every tapped value. budget: bytes of
-    tapped values held at a time and side. tolerance: the user's, if any. own: measure own errors too.
+    tapped values held at a time and side. tolerance: the user's, if any. feeding: of B's layers.
     """
     result = Measured([], {}, {}, shapes)
     left = list(points)
     while left:
-        group, run_a, run_b = _run_group(a, b, feeds, left, budget)
-        forced = _forced(b, feeds[1], run_a, run_b, group) if own else Run({})
+        group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
+        forced = _forced(b, feeds[1], run_a, run_b, group, feeding)
         for values, kept in ((run_a.values, result.outputs_a), (run_b.values, result.outputs_b)):
             kept.update((name, values[name]) for name in outputs if name in values)
         shapes.update((k, v.shape) for k, v in run_a.values.items() if isinstance(v, np.ndarray))
@@ -96,25 +96,38 @@ def _run_group(
     feeds: tuple[Mapping[str, Any], Mapping[str, Any]],
     left: Sequence[Point],
     budget: int,
+    feeding: Mapping[str, Feeding],
 ) -> tuple[list[Point], Run, Run]:
     """Run B as far as its taps fit the budget, then A for the same taps; return the points covered."""
     run_b = b.run(feeds[1], [point.key for point in left], budget=budget)
     group = list(_covered(left, run_b))
-    keys = [point.key for point in group]
-    wanted = dict.fromkeys([*keys, *(name for point in group for name in point.inputs)])
+    wanted = dict.fromkeys(point.key for point in group)
+    wanted.update((name, None) for point in group for name in (*point.inputs, *feeding[point.key].sources))
     return group, a.run(feeds[0], list(wanted)), run_b
 
 
 def _covered(left: Sequence[Point], run: Run) -> Sequence[Point]:
     """Return the points that this run settles: all, or with a used-up budget those up to the last value."""
-    last = max((i for i, point in enumerate(left) if point.key in run.values), default=len(left) - 1)
-    return left[: last + 1] if run.cut else left
+    reached = (i for i, point in enumerate(left) if point.key in run.values and not point.is_output)
+    return left[: max(reached, default=len(left) - 1) + 1] if run.cut else left
 
 
-def _forced(b: Runner, feeds: Mapping[str, Any], run_a: Run, run_b: Run, group: Sequence[Point]) -> Run:
+def _forced(
+    b: Runner,
+    feeds: Mapping[str, Any],
+    run_a: Run,
+    run_b: Run,
+    group: Sequence[Point],
+    feeding: Mapping[str, Feeding],
+) -> Run:
     """Run B's layers on A's values, these in the dtypes that B's layers take."""
     given = {key: _as_dtype(value, run_b.values.get(key)) for key, value in run_a.values.items()}
-    return b.forced(feeds, given, [point.key for point in group if point.key in given])
+    return b.forced(feeds, given, with_between([p.key for p in group if p.key in given], feeding))
+
+
+def with_between(keys: Collection[str], feeding: Mapping[str, Feeding]) -> list[str]:
+    """Return the layers and those in between that have to be computed with them."""
+    return list(dict.fromkeys([*(name for key in keys for name in feeding[key].between), *keys]))
 
 
 def _as_dtype(value: Any, pattern: Any) -> Any:

@@ -177,6 +177,7 @@ class _Tally:
         for side, values in enumerate((x, y)):
             self.nan[side] += int(np.isnan(values).sum())
             self.inf[side] += int(np.isinf(values).sum())
+            self._span(side, values[np.isfinite(values)])
         same = (np.isnan(x) & np.isnan(y)) | (x == y)
         self.nonfinite_differ += int((~finite & ~same).sum())
         kept = np.flatnonzero(finite)
@@ -185,8 +186,7 @@ class _Tally:
     def _block(self, x: Array, y: Array, shape: tuple[int, ...], start: int, kept: Array | None) -> None:
         self.finite += x.size
         for side, values in enumerate((x, y)):
-            self.low[side] = min(self.low[side], float(values.min()))
-            self.high[side] = max(self.high[side], float(values.max()))
+            self._span(side, values)
             self.zero[side] += x.size - int(np.count_nonzero(values))
         self.aa += float(x @ x)
         self.bb += float(y @ y)
@@ -210,6 +210,11 @@ class _Tally:
         if self.scale > 0:
             self.max_rel = max(self.max_rel, float((d / against).max()))
 
+    def _span(self, side: int, values: Array) -> None:
+        if values.size:
+            self.low[side] = min(self.low[side], float(values.min()))
+            self.high[side] = max(self.high[side], float(values.max()))
+
     def metrics(self) -> Metrics:
         rms, rms_a, rms_b = self.rms(self.dd), self.rms(self.aa), self.rms(self.bb)
         error = math.inf if self.nonfinite_differ else ratio(rms, rms_a)
@@ -229,10 +234,10 @@ class _Tally:
             worst=self.worst,
             a_worst=self.at_worst[0] if self.at_worst else None,
             b_worst=self.at_worst[1] if self.at_worst else None,
-            a_min=self.low[0] if known else None,
-            a_max=self.high[0] if known else None,
-            b_min=self.low[1] if known else None,
-            b_max=self.high[1] if known else None,
+            a_min=_finite(self.low[0]),
+            a_max=_finite(self.high[0]),
+            b_min=_finite(self.low[1]),
+            b_max=_finite(self.high[1]),
             rms_a=rms_a,
             rms_b=rms_b,
             nan_a=self.nan[0],
@@ -243,6 +248,10 @@ class _Tally:
             zero_b=self.zero[1],
             nonfinite_differ=self.nonfinite_differ,
         )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _index(offset: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class OrtRunner:
         cut = False
         for part in _parts(local, budget):
             values.update(main.run(feeds, [*part, *fixed]))
-            cut = budget is not None and nbytes(values) >= budget
+            cut = budget is not None and nbytes(list(values.values())) >= budget
             if cut:
                 break
         nested = Nested(wanted)

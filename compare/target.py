@@ -1,7 +1,7 @@
 """A model under comparison: its graph with functions inlined, and every value that can be tapped."""
 
 import graphlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,14 @@ class Point:
     inputs: tuple[str, ...]
     slot: int
     is_output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """Where a layer's inputs come from: values known on both sides, and values computed in between."""
+
+    sources: tuple[str, ...]
+    between: tuple[str, ...]
 
 
 class Target:
@@ -66,6 +74,14 @@ class Target:
         """Shapes of initializers and Constant nodes, by key."""
         return dict(_constants(self.proto.graph, MAIN))
 
+    def feeding(self, paired: Collection[str]) -> dict[str, "Feeding"]:
+        """Return, for each value of ``paired``, what must be known to compute it alone.
+
+        A value is reached from the nearest paired values; values in between are computed on the way.
+        """
+        makers = {point.key: point for point in self.points}
+        return {key: _feeding(point, makers, paired) for key, point in makers.items() if key in paired}
+
     @property
     def inputs(self) -> list[str]:
         """Names of the inputs that have no initializer."""
@@ -76,6 +92,21 @@ class Target:
     def outputs(self) -> list[str]:
         """Names of the model's outputs."""
         return [output.name for output in self.proto.graph.output]
+
+
+def _feeding(point: Point, makers: Mapping[str, Point], paired: Collection[str]) -> Feeding:
+    sources: dict[str, None] = {}
+    between: dict[str, None] = {}
+    left = list(point.inputs)
+    while left:
+        name = left.pop()
+        maker = makers.get(name)
+        if maker is None or name in paired:
+            sources[name] = None
+        elif name not in between:
+            between[name] = None
+            left.extend(maker.inputs)
+    return Feeding(tuple(sources), tuple(between))
 
 
 def is_constant(node: onnx.NodeProto) -> bool:

@@ -130,7 +130,7 @@ def quantised(seed: int = 0) -> onnx.ModelProto:
     """Quantise, dequantise, multiply by dequantised int8 weights."""
     rng = np.random.default_rng(seed)
     proto = parser.parse_model("""
-        <ir_version: 8, opset_import: ["" : 17]>
+        <ir_version: 8, opset_import: ["" : 19]>
         quantised (float[N, 16] x) => (float[N, 8] y) {
             q = QuantizeLinear(x, sx, zx)
             d = DequantizeLinear(q, sx, zx)

@@ -95,19 +95,13 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
         return 0.0
     if a.dtype != b.dtype or not a.samples:
         return math.inf
-    error = numeric_distance(a, b)
-    if a.dtype.startswith(_EXACT):
-        return error or sys.float_info.min  # large integers can differ in bits that float64 lacks
-    return error
-
-
-def numeric_distance(a: Fingerprint, b: Fingerprint) -> float:
-    """Return the same of the numbers alone, whatever dtype they are kept in."""
     if (a.shape, a.exact) != (b.shape, b.exact):
         return math.inf
     gap = max(_rms(b.sketch, a.sketch), abs(b.rms - a.rms)) if a.sketch else _rms(b.samples, a.samples)
     if a.rms == 0:
         return math.inf if gap > 0 else 0.0
+    if a.dtype.startswith(_EXACT):
+        return gap / a.rms or sys.float_info.min  # large integers can differ in bits that float64 lacks
     return gap / a.rms
 
 
@@ -157,7 +151,7 @@ def _measured(described: Fingerprint, parts: list[_Array], others: list[_Array])
 
 
 def _is_integer(part: _Array) -> bool:
-    return part.dtype.name.startswith(_EXACT)
+    return str(part.dtype).startswith(_EXACT)
 
 
 def _real(part: _Array) -> _Array:

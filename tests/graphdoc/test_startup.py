@@ -26,7 +26,7 @@ HELP = (
 
 def modules_after(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter holds after running ``code``."""
-    report = "import atexit, json, sys; atexit.register(lambda: print(json.dumps(list(sys.modules)), file=sys.stderr))"
+    report = "import atexit, json, sys\natexit.register(lambda: json.dump(list(sys.modules), sys.stderr))"
     done = subprocess.run(
         [sys.executable, "-c", f"{report}\n{code}"], capture_output=True, text=True, check=True
     )

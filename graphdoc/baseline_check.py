@@ -1,0 +1,260 @@
+"""A run held against its baseline: the verdict, in the form that every report shows."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from graphdoc.baseline import Baseline, Entry, tolerance
+from graphdoc.compare.metrics import epsilon
+from graphdoc.compare.result import Comparison, InputInfo, Kind, Layer, Limit, Side, Skip, Status, Verdict
+from graphdoc.compare.target import Point
+from graphdoc.fingerprint import Fingerprint, distance
+from graphdoc.observation import Observation
+from graphdoc.reports import words
+
+INPUT_UNITS = 8.0
+"""Units in the last place by which a seeded input may differ: sin and cos are not the same everywhere."""
+
+UNMEASURED = 64.0
+"""Units in the last place granted where float64 could not tell how much rounding to expect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Tolerances as they were set by hand: those of the call go before the baseline's, then the project's."""
+
+    call: Mapping[str, float]
+    baseline: Mapping[str, float]
+    project: Mapping[str, float]
+
+    def limit(self, value: str, entry: Entry) -> Limit:
+        """Return a layer's limit and where it comes from."""
+        sources = {"the call": self.call, "the baseline": self.baseline, "pyproject.toml": self.project}
+        for source, rules in sources.items():
+            found = tolerance(rules, value, entry.seen.dtype)
+            if found is not None:
+                return Limit(value=found, reason=f"tolerance of {source}")
+        return Limit(value=entry.limit, reason="rounding measured when the baseline was made")
+
+
+def make(
+    observation: Observation, limits: Mapping[str, float], old: Baseline | None, rules: Rules
+) -> Baseline:
+    """Return a baseline of what was seen.
+
+    limits: rounding to expect, by value. old: its lines are kept where the run agrees with them, and its
+    tolerances in any case.
+    """
+    kept = _agreeing(old, observation, rules) if old else {}
+    layers = {}
+    for point in observation.points:
+        seen = observation.layers[point.key]
+        limit = limits.get(point.key, UNMEASURED * _epsilon(seen.dtype))
+        layers[point.key] = kept.get(point.key) or Entry(point.op, seen, limit)
+    tolerances = old.tolerances if old else {}
+    inputs = old.inputs if old and kept else observation.inputs
+    return Baseline(observation.model, observation.runner, inputs, layers, tolerances)
+
+
+def _agreeing(old: Baseline, observation: Observation, rules: Rules) -> dict[str, Entry]:
+    """Return the entries that need no update: none at all once the inputs are others."""
+    if _other_inputs(old, observation):
+        return {}
+    return {
+        key: entry
+        for key, entry in old.layers.items()
+        if key in observation.layers
+        and distance(entry.seen, observation.layers[key]) <= rules.limit(key, entry).value
+    }
+
+
+def judge(baseline: Baseline, observation: Observation, rules: Rules, name: str) -> Comparison:
+    """Hold a run (B) against a baseline (A). Falsy when a layer differs, is new or is gone.
+
+    name: of the baseline, as shown to people.
+    """
+    layers = tuple(_layers(baseline, observation, rules))
+    gone = tuple(key for key in baseline.layers if key not in observation.layers)
+    new = tuple(point.key for point in observation.points if point.key not in baseline.layers)
+    changed = _other_inputs(baseline, observation)
+    return Comparison(
+        verdict=_verdict(layers, gone, new, changed, _unseen_inputs(baseline, observation)),
+        layers=layers,
+        a=_side("A", "baseline", baseline.runner, name, ""),
+        b=_side("B", observation.model, observation.runner, "", observation.settings),
+        inputs=tuple(_input(key, seen, key in changed) for key, seen in observation.inputs.items()),
+        skipped=(*_skips(gone, "gone: the model no longer has it"), *_skips(new, "new: not in the baseline")),
+    )
+
+
+def _layers(baseline: Baseline, observation: Observation, rules: Rules) -> Iterator[Layer]:
+    common = [point for point in observation.points if point.key in baseline.layers]
+    indices = {point.key: index for index, point in enumerate(common)}
+    statuses: dict[str, Status] = {}
+    for index, point in enumerate(common):
+        entry, seen = baseline.layers[point.key], observation.layers[point.key]
+        error, limit = distance(entry.seen, seen), rules.limit(point.key, entry)
+        status = statuses[point.key] = _status(point, error <= limit.value, statuses)
+        yield Layer(
+            index=index,
+            value=point.key,
+            node=point.node,
+            op=point.op,
+            domain=point.domain,
+            scope=point.scope,
+            dtype=seen.dtype,
+            shape=_shape(seen.shape),
+            status=status,
+            is_output=point.is_output,
+            error=error,
+            limit=limit,
+            inputs=tuple(indices[key] for key in point.inputs if key in indices),
+            note="" if status is Status.AGREES else _change(entry.seen, seen),
+        )
+
+
+def _status(point: Point, agrees: bool, before: Mapping[str, Status]) -> Status:
+    """Return how a layer came out; one whose inputs differ already is not blamed."""
+    if agrees:
+        return Status.AGREES
+    fed = [before[key] for key in point.inputs if key in before]
+    return Status.OWN if all(status is Status.AGREES for status in fed) else Status.INHERITED
+
+
+def _change(a: Fingerprint, b: Fingerprint) -> str:
+    """Return in words what a layer was and is."""
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return f"was {a.dtype} {a.shape}, is {b.dtype} {b.shape}"
+    if not a.samples:
+        return "other strings" if a.dtype == "string" else "other content"
+    if a.exact != b.exact:
+        return "NaN, infinities or exact parts are not where they were"
+    was, now = ("  ".join(words.number(x, 4) for x in side.samples[:3]) for side in (a, b))
+    rms = f"RMS {words.number(a.rms, 4)} → {words.number(b.rms, 4)}"
+    return f"{rms}, samples {was} → {now}"
+
+
+def _verdict(
+    layers: tuple[Layer, ...],
+    gone: tuple[str, ...],
+    new: tuple[str, ...],
+    inputs: tuple[str, ...],
+    unseen: frozenset[str],
+) -> Verdict:
+    """Return the answer. Other inputs go first, since nothing can be said of the layers then.
+
+    unseen: layers some of whose inputs were not compared.
+    """
+    if inputs:
+        return _failed(Kind.REMARK, f"the inputs are not those of the baseline: {', '.join(inputs)}")
+    if not layers:
+        return _failed(Kind.NOTHING, "nothing was compared: the baseline holds none of the model's values")
+    wrong = [layer for layer in layers if not layer.agrees]
+    facts = [("layers", _counts(layers, gone, new))]
+    if wrong:
+        return _differs(wrong, len(layers), facts, unseen)
+    if gone or new:
+        return _failed(Kind.REMARK, f"the model's layers changed: {len(new)} new, {len(gone)} gone", facts)
+    exact = sum(layer.error == 0 for layer in layers)
+    sentence = f"{words.group(len(layers))} layers agree with the baseline, {words.group(exact)} bit for bit"
+    return Verdict(kind=Kind.AGREES, exit_code=0, symbol="✓", word="agrees", sentence=sentence)
+
+
+def _failed(kind: Kind, sentence: str, facts: list[tuple[str, str]] | None = None) -> Verdict:
+    symbol, word = ("–", "nothing compared") if kind is Kind.NOTHING else ("✗", "changed")
+    code = 5 if kind is Kind.NOTHING else 1
+    return Verdict(
+        kind=kind, exit_code=code, symbol=symbol, word=word, sentence=sentence, facts=tuple(facts or ())
+    )
+
+
+def _differs(wrong: list[Layer], total: int, facts: list[tuple[str, str]], unseen: frozenset[str]) -> Verdict:
+    first = wrong[0]
+    sentence = f"differs from #{first.index} of {words.group(total)} on"
+    if first.value not in unseen:
+        sentence += "; its inputs agree with the baseline, so the layer itself changed"
+    rows = [("where", f"{words.layer_title(first)}  {words.name(first)}"), ("error", _error(first))]
+    rows += [("change", first.note), *facts]
+    outputs = [layer for layer in wrong if layer.is_output]
+    shown = ", ".join(f"{layer.value} has error {words.number(layer.error)}" for layer in outputs[:3])
+    rows.append(("output", shown or "the model's outputs agree"))
+    return Verdict(
+        kind=Kind.OWN,
+        exit_code=1,
+        symbol="✗",
+        word="differs",
+        sentence=sentence,
+        facts=tuple(rows),
+        first=first.index,
+    )
+
+
+def _error(layer: Layer) -> str:
+    limit = layer.limit.value if layer.limit else 0.0
+    if layer.error is None or math.isinf(layer.error):
+        return "no common measure"
+    ratio = f"{words.times(layer.error / limit)} its limit of {words.number(limit)}" if limit else "limit 0"
+    return f"{words.number(layer.error)}, {ratio}"
+
+
+def _counts(layers: tuple[Layer, ...], gone: tuple[str, ...], new: tuple[str, ...]) -> str:
+    agree = sum(layer.agrees for layer in layers)
+    own = sum(layer.status is Status.OWN for layer in layers)
+    parts = {"agree": agree, "changed": own, "inherited": len(layers) - agree - own, "new": len(new)}
+    parts["gone"] = len(gone)
+    return ", ".join(f"{words.group(count)} {word}" for word, count in parts.items() if count)
+
+
+def _unseen_inputs(baseline: Baseline, observation: Observation) -> frozenset[str]:
+    """Return the layers that read a computed value which the baseline or the run does not hold."""
+    common = baseline.layers.keys() & observation.layers.keys()
+    return frozenset(
+        point.key
+        for point in observation.points
+        if any(key in observation.computed and key not in common for key in point.inputs)
+    )
+
+
+def _other_inputs(baseline: Baseline, observation: Observation) -> tuple[str, ...]:
+    """Return the names of inputs that are not what they were."""
+    names = dict.fromkeys([*baseline.inputs, *observation.inputs])
+    return tuple(
+        name
+        for name in names
+        if name not in baseline.inputs
+        or name not in observation.inputs
+        or distance(baseline.inputs[name], observation.inputs[name])
+        > INPUT_UNITS * _epsilon(baseline.inputs[name].dtype)
+    )
+
+
+def _epsilon(dtype: str) -> float:
+    """Return the gap after 1 of the coarsest of the described dtypes, 0 for integers and strings."""
+    names = {word.rpartition(" * ")[2] for word in dtype.split(", ")} - {"nothing", "string"}
+    return max((epsilon(name) for name in names), default=0.0)
+
+
+def _shape(described: str) -> tuple[int, ...] | None:
+    if described == "scalar":
+        return ()
+    sizes = described.split("x")
+    return tuple(map(int, sizes)) if all(size.isdigit() for size in sizes) else None
+
+
+def _input(name: str, seen: Fingerprint, changed: bool) -> InputInfo:
+    source = "not what the baseline was made with" if changed else "as in the baseline"
+    return InputInfo(
+        name=name, dtype=seen.dtype, shape=_shape(seen.shape) or (), sha256=seen.digest, source=source
+    )
+
+
+def _side(label: str, model: str, runner: str, name: str, settings: str) -> Side:
+    kind, _, version = runner.partition(" ")
+    settings = f"baseline {name}" if name else settings
+    return Side(
+        label=label, model=model, size=None, sha256="", runner=kind, version=version, settings=settings
+    )
+
+
+def _skips(values: tuple[str, ...], reason: str) -> Iterator[Skip]:
+    return (Skip(value=value, reason=reason) for value in values)

@@ -14,7 +14,7 @@ from graphdoc.surgeon.pieces import read_opsets
 from graphdoc.surgeon.reader import ORIGIN, read_model
 from graphdoc.surgeon.schemas import signature
 from graphdoc.surgeon.serving import engine_serves, ort_serves
-from graphdoc.surgeon.types import UNKNOWN, Dim, ValueType, declared_types, infer, symbols
+from graphdoc.surgeon.types import UNKNOWN, Dim, ValueType, declared_types, dtype_name, infer, symbols
 from graphdoc.surgeon.weights import FP16_MAX, Held, Range, held_tensors, is_numeric, measure
 
 SCHEMA = "graphdoc.inspect/1"
@@ -275,7 +275,7 @@ def _scientific(value: float) -> str:
 def _weight(item: Held, found: Range | None, remark: str) -> WeightSummary:
     tensor = item.tensor
     shape = tuple(int(d) for d in tensor.shape.numpy())
-    dtype = _dtype_name(tensor.dtype)
+    dtype = dtype_name(int(tensor.dtype))
     size = 0 if tensor.dtype == ir.DataType.STRING else int(tensor.nbytes)
     if found is None:
         return WeightSummary(item.name, item.scope, dtype, shape, size, remark=remark)
@@ -293,10 +293,6 @@ def _weight(item: Held, found: Range | None, remark: str) -> WeightSummary:
         inf=found.inf,
         remark=_fp16_remark(tensor.dtype, found),
     )
-
-
-def _dtype_name(dtype: ir.DataType) -> str:
-    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
 def _fp16_remark(dtype: ir.DataType, found: Range) -> str:

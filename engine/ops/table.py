@@ -137,6 +137,7 @@ FAMILIES = (
     "ms_attention",
     "ms_fused",
     "ms_misc",
+    "ms_moe",
     "ms_nbits",
     "ms_norm",
     "ms_quant",

@@ -588,6 +588,58 @@ def test_gather_block_quantized() -> None:
         ms("GatherBlockQuantized", q(np.uint8, 10, 32), rows + 9, f(10, 2), bits=4, block_size=32)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_mixture_of_experts(dtype: Any) -> None:
+    """Routing, activations, the gated forms."""
+    experts, hidden, inner = 4, 32, 64
+    x, router = f(5, hidden, dtype=dtype) / 4, f(5, experts, dtype=dtype)
+    up, down = f(experts, inner, hidden, dtype=dtype) / 4, f(experts, hidden, inner, dtype=dtype) / 4
+    biases = f(experts, inner, dtype=dtype), f(experts, hidden, dtype=dtype)
+    for name in ("relu", "gelu", "silu", "identity"):
+        options = {
+            "k": 2,
+            "normalize_routing_weights": int(name != "relu"),
+            "activation_type": name,
+            "domain": MS,
+        }
+        agree("MoE", x, router, up, biases[0], down, biases[1], **options)
+    gated = f(experts, 2 * inner, hidden, dtype=dtype) / 4
+    swiglu = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2, "domain": MS}
+    limits = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
+    agree("MoE", x[None], router, gated, None, down, None, **swiglu, **limits)
+    for bits in (4, 8):
+        first, second = (
+            q(np.uint8, experts, 2 * inner, hidden * bits // 8),
+            q(np.uint8, experts, hidden, inner * bits // 8),
+        )
+        scales = np.abs(f(experts, 2 * inner, dtype=dtype)) / 99, np.abs(f(experts, hidden, dtype=dtype)) / 99
+        zeros = q(np.uint8, experts, 2 * inner * bits // 8), q(np.uint8, experts, hidden * bits // 8)
+        inputs = (x, router, first, scales[0], None, second, scales[1])
+        agree("QMoE", *inputs, expert_weight_bits=bits, **swiglu, constants=(2, 3, 5, 6))
+        more = (*inputs, None, None, None, None, *zeros)
+        agree("QMoE", *more, expert_weight_bits=bits, **swiglu, constants=(2, 3, 5, 6, 11, 12))
+    blocked = (
+        np.abs(f(experts, 2 * inner, 2, dtype=dtype)) / 9,
+        np.abs(f(experts, hidden, 4, dtype=dtype)) / 9,
+    )
+    first, second = q(np.uint8, experts, 2 * inner, hidden // 2), q(np.uint8, experts, hidden, inner // 2)
+    inputs = (x, router, first, blocked[0], None, second, blocked[1])
+    agree("QMoE", *inputs, block_size=16, **swiglu, constants=(2, 3, 5, 6))
+
+
+def test_mixture_of_experts_refuses() -> None:
+    """More experts than there are, other mixers, and a gate without its linear part."""
+    inputs = (f(2, 4), f(2, 3), f(3, 8, 4), None, f(3, 4, 8))
+    for options, message in (
+        ({"k": 4}, "k is 4 of 3 experts"),
+        ({"use_sparse_mixer": 1}, "use_sparse_mixer is not implemented"),
+        ({"activation_type": "swiglu"}, "needs the third layer"),
+        ({"activation_type": "cube"}, "unknown activation_type 'cube'"),
+    ):
+        with pytest.raises(RunnerError, match=message):
+            ms("MoE", *inputs, **options)
+
+
 # ---- others -------------------------------------------------------------------------------------------
 
 

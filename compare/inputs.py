@@ -16,6 +16,7 @@ from graphdoc.compare.inputs_facts import Case, Facts, Setting
 from graphdoc.compare.inputs_files import data_sets, read_contents
 from graphdoc.compare.inputs_fit import fit
 from graphdoc.compare.inputs_nodes import LIMIT, Content, tensor_type
+from graphdoc.compare.inputs_npy import MAX_BYTES
 from graphdoc.compare.inputs_roles import Role, axis_labels, role_of
 from graphdoc.compare.inputs_signals import features, words
 from graphdoc.compare.inputs_sizes import Plan, Search
@@ -120,11 +121,23 @@ def _tensors(
         return run.run({plan.name: _content(case(plan, setting), plan.role) for plan in plans})
 
     setting, trial = Search(plans, given, run, attempt).solve()
+    _check_room(plans, setting)
     walker.known = trial.values
     made = {plan.name: make_values(case(plan, setting), plan.role) for plan in plans}
     return {name: array for name, (array, _) in made.items()}, {
         name: text for name, (_, text) in made.items()
     }
+
+
+def _check_room(plans: list[Plan], setting: Setting) -> None:
+    for plan in plans:
+        shape, dtype = setting.shapes[plan.name], plan.facts.spec.dtype
+        if dtype is not None and prod(shape) * dtype.itemsize > MAX_BYTES:
+            raise UsageError(
+                f"input '{plan.name}' would take {prod(shape) * dtype.itemsize:,} bytes",
+                where=str(plan.facts.spec),
+                next_step=f"--shape {plan.name}={'x'.join('1' for _ in shape)}   (with smaller sizes)",
+            )
 
 
 def _plan(facts: Facts) -> Plan:

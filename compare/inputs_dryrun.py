@@ -6,6 +6,7 @@ of the tensors, and finds what real runs stumble over: sizes that do not meet, r
 out even, windows larger than the signal, positions past the end of their table.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,13 @@ class DryRun:
         self._problems: list[Problem] = []
         self._start = 0
         self._sure = True
+
+    def weight_sizes(self) -> tuple[int, ...]:
+        """Return up to 48 sizes of the main graph's weights, the most frequent first."""
+        values = self._model.graph.initializers.values()
+        shapes = (value.const_value.shape for value in values if value.const_value is not None)
+        counts = Counter(size for shape in shapes for size in shape if isinstance(size, int) and size > 1)
+        return tuple(size for size, _ in counts.most_common(48))
 
     def run(self, feeds: Mapping[str, Content]) -> Trial:
         """Return the problems that inputs of this content or type meet.

@@ -47,7 +47,8 @@ def _limit(walker: Walker, use: Use) -> Limit | None:
     scale, shift = use.path.scale, use.path.shift
     if scale is None or shift is None or scale <= 0:
         return Limit(use.path.part, 0, max(rows, 1), table, exact=False)
-    low, high = ceil(max(0.0, -shift) / scale), floor((rows - 1 - shift) / scale) + 1
+    low = ceil(max(0.0, use.path.spread - shift) / scale)
+    high = floor((rows - 1 - shift) / scale) + 1
     return Limit(use.path.part, low, max(high, low + 1), table, exact=True)
 
 
@@ -76,9 +77,12 @@ def _rows_of(data: int, axis: int | None = None, default: int = 0) -> Callable[[
 
 
 def _least(walker: Walker, node: ir.Node) -> Found:
-    """GatherND, ScatterND: the smallest axis is safe for every component of an index."""
-    shape = walker.full_shape(node.inputs[0])
-    return (min(shape), f"positions of {node.inputs[0].name}") if shape and node.inputs[0] else None
+    """GatherND, ScatterND: the smallest of the indexed axes is safe for every component of an index."""
+    shape, indices = walker.full_shape(node.inputs[0]), walker.shape(node.inputs[1])
+    if not shape or node.inputs[0] is None:
+        return None
+    depth = indices[-1] if indices else None
+    return min(shape[:depth] or shape), f"positions of {node.inputs[0].name}"
 
 
 def _depth(walker: Walker, node: ir.Node) -> Found:

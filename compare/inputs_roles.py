@@ -83,9 +83,11 @@ _LENGTH_SLOTS = (
     ("GroupQueryAttention", 5),
     ("Attention", 6),
 )
+_MASK_OPERANDS = (("EmbedLayerNormalization", 7), ("MultiHeadAttention", 4), ("Attention", 3))
 _POSITION_SLOTS = (("RotaryEmbedding", 1), ("RotaryEmbedding", 3), ("EmbedLayerNormalization", 6))
 _MASK_SLOTS = (("Where", 0), ("Not", 0), ("And", 0), ("And", 1), ("GatherND", 0), ("Sub", 1))
 _COLOURS = (1, 3, 4)
+_LATENT = re.compile(r"(^|_)(latents?|sample|noise|z)(_|$)")
 
 
 def role_of(facts: Facts) -> Role:
@@ -111,7 +113,8 @@ def _is_operand(facts: Facts) -> bool:
 
 
 def _is_mask(facts: Facts) -> bool:
-    return named(facts, Role.MASK) and not any(limit.exact for limit in limits(facts))
+    fused = (facts.rank or 0) > 1 and bool(facts.reaching(*_MASK_OPERANDS))
+    return (fused or named(facts, Role.MASK)) and not any(limit.exact for limit in limits(facts))
 
 
 def _is_position(facts: Facts) -> bool:
@@ -119,6 +122,8 @@ def _is_position(facts: Facts) -> bool:
 
 
 def _is_length(facts: Facts) -> bool:
+    if facts.integer and facts.rank == 1 and facts.reaching(("Attention", 3), ("MultiHeadAttention", 4)):
+        return True
     if not facts.integer or (facts.rank or 0) > 2 or facts.name.startswith(("max", "min")):
         return False
     return named(facts, Role.LENGTHS) or bool(facts.reaching(*_LENGTH_SLOTS))
@@ -174,7 +179,11 @@ def _is_state(facts: Facts) -> bool:
 
 
 def _is_image(facts: Facts) -> bool:
-    return facts.kind in "fu" and image_axes(facts) is not None
+    axes = image_axes(facts) if facts.kind in "fu" else None
+    if axes is None:
+        return False
+    latent = axes[2] is not None and facts.size(axes[2]) == 4 and bool(_LATENT.search(facts.name))
+    return not latent
 
 
 def image_axes(facts: Facts) -> tuple[int, int, int | None] | None:
@@ -219,7 +228,15 @@ def _is_audio(facts: Facts) -> bool:
         return False
     spectral = facts.first(("STFT", "DFT")) is not None
     long = max((facts.size(axis) or 0) for axis in range(facts.rank)) >= 4000
-    return spectral or long or facts.one_channel_1d() or named(facts, Role.AUDIO)
+    return spectral or long or facts.one_channel_1d() or (named(facts, Role.AUDIO) and _one_track(facts))
+
+
+def _one_track(facts: Facts) -> bool:
+    """Whether the shape is that of samples, not of features: open or long, at most two channels."""
+    sizes = [facts.size(axis) for axis in range(facts.rank or 0)]
+    if len(sizes) == 3:
+        return any(size in (1, 2) for size in sizes[1:]) or sizes[1:] == [None, None]
+    return bool(sizes) and (sizes[-1] is None or sizes[-1] >= 256)
 
 
 def audio_axis(facts: Facts) -> int:
@@ -276,6 +293,7 @@ becomes positions by counting also reaches a table."""
 # ---- what the axes mean -------------------------------------------------------------------------------
 
 BATCH, ROWS, SEQUENCE, PAST, TOTAL, TIME = "batch", "rows", "sequence", "past", "total", "time"
+SIDE = "side"
 SAMPLES, HEIGHT, WIDTH, CHANNEL, FEATURE, OTHER = "samples", "height", "width", "channel", "feature", "other"
 
 _PLAIN: dict[Role, dict[int, tuple[str, ...]]] = {
@@ -311,6 +329,7 @@ _SYMBOLS: dict[str, str] = {
     **dict.fromkeys(("total", "full", "kv"), TOTAL),
     **dict.fromkeys(("past", "cache", "cached"), PAST),
     **dict.fromkeys(("batch", "batchsize", "bs", "n", "b"), BATCH),
+    **dict.fromkeys(("rows", "nodes", "edges", "points", "boxes", "objects", "items", "queries"), ROWS),
     **dict.fromkeys(("height", "h"), HEIGHT),
     **dict.fromkeys(("width", "w"), WIDTH),
     **dict.fromkeys(("channel", "channels", "c"), CHANNEL),
@@ -323,6 +342,7 @@ _SYMBOLS: dict[str, str] = {
 """A word of a symbol → what the axis stands for. Letters count only where they are the whole symbol."""
 
 _ALONG_TIME = (SAMPLES, TIME, SEQUENCE)
+_OF_TOKENS = (Role.TOKENS, Role.SEGMENTS, Role.POSITIONS, Role.MASK)
 
 
 def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
@@ -341,6 +361,8 @@ def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
     for axis, dim in enumerate(facts.spec.shape or ()):
         if isinstance(dim, str):
             labels[axis] = _by_symbol(dim, labels[axis])
+    if role in _OF_TOKENS:
+        labels = [SEQUENCE if label in (TIME, SAMPLES) else label for label in labels]
     return tuple(labels)
 
 
@@ -377,7 +399,7 @@ def _along_window(facts: Facts, labels: list[str]) -> None:
         )
     use = facts.convolution
     if use is not None and use.path.axes is not None:
-        spatial = (TIME,) if len(use.path.axes) == 3 else (HEIGHT, WIDTH, OTHER)
+        spatial = (TIME,) if len(use.path.axes) == 3 else (SIDE, SIDE, SIDE)
         _set(labels, zip(use.path.axes, (BATCH, CHANNEL, *spatial), strict=False))
 
 
@@ -386,11 +408,13 @@ def _by_symbol(symbol: str, label: str) -> str:
     named_label = _named_by(symbol)
     if named_label is None or label in (HEIGHT, WIDTH, CHANNEL):
         return label
+    if label == SIDE:
+        return TIME if named_label in _ALONG_TIME else label
     if named_label in _ALONG_TIME and label in (*_ALONG_TIME, TOTAL, PAST):
-        return label
+        return SEQUENCE if (label, named_label) == (TIME, SEQUENCE) else label
     if label in (ROWS, BATCH) and named_label in (BATCH, FEATURE, CHANNEL):
         return label
-    return named_label
+    return label if len(symbol) == 1 and label != OTHER else named_label
 
 
 def _named_by(symbol: str) -> str | None:

@@ -26,6 +26,7 @@ from graphdoc.compare.inputs_roles import (
     ROWS,
     SAMPLES,
     SEQUENCE,
+    SIDE,
     TIME,
     TOTAL,
     WIDTH,
@@ -41,7 +42,7 @@ Sizes: TypeAlias = dict[str, int]
 NARROW = "#narrow"
 """Stands for the range of uncertain indices among the sizes."""
 
-VISITS = 80_000
+VISITS = 60_000
 """Nodes that all dry runs of a search may visit together."""
 
 _SAMPLES = (
@@ -59,11 +60,19 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
     SAMPLES: _SAMPLES,
     HEIGHT: (224, 256, 64, 32, 48, 128, 384, 512),
     WIDTH: (224, 256, 64, 32, 128, 320, 384, 512),
+    SIDE: (64, 32, 128, 16, 224, 256, 8),
     CHANNEL: (3, 1, 4, 64, 32, 16, 128, 80),
     FEATURE: (64, 32, 128, 16, 80, 256, 512, 768, 40, 4),
     OTHER: (4, 1, 2, 8, 16, 3, 32, 64),
 }
 """What an axis of a kind may measure, the likeliest first."""
+
+LADDER = (
+    1, 2, 3, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 50, 64, 80, 96, 100, 128, 160, 192, 200, 224, 256,
+    300, 320, 384, 400, 480, 500, 512, 640, 768, 800, 1000, 1024, 1500, 1600, 2000, 2048, 3000, 4000, 4096,
+    8000, 16000,
+)  # fmt: skip
+"""Sizes tried last, whatever the axis stands for, after those of the model's weights."""
 
 PICTURES = (
     (224, 224), (256, 256), (320, 320), (640, 640), (48, 320), (32, 320), (48, 192), (32, 128), (64, 256),
@@ -117,6 +126,7 @@ class Search:
         self.open = {key: unknown for key, unknown in self._unknowns().items() if key not in given}
         self.formulas = self._formulas()
         self.tried: list[Trial] = []
+        self._last_resort = dict.fromkeys((*run.weight_sizes(), *LADDER))
 
     # -- what is open --
 
@@ -238,6 +248,8 @@ class Search:
         for key, unknown in free.items():
             yield partial(_together, [key], self._candidates(unknown))
         yield partial(_together, [NARROW], (4, 32, 1 << 30))
+        for key in free:
+            yield partial(_together, [key], self._last_resort)
 
     def _totals(self, sizes: Sizes) -> Iterator[Sizes]:
         """Yield sizes for the length of cache and tokens together."""

@@ -33,7 +33,8 @@ class Path:
 
     axes: the input's axis behind each axis of the value (None: none, or mixed); None when not known.
     part: the positions it holds, None for all.
-    scale, shift: value = scale × input + shift; None when that is not so for all elements alike.
+    scale, shift: value = scale × input + shift; None when that is not so. spread: where the shift differs
+        from element to element (offsets of columns), shift is the largest and shift − spread the smallest.
     bounded: the graph itself keeps the value in range (Clip, Mod), whatever is fed.
     """
 
@@ -41,6 +42,7 @@ class Path:
     part: Part | None = None
     scale: float | None = 1.0
     shift: float | None = 0.0
+    spread: float = 0.0
     bounded: bool = False
 
 
@@ -247,8 +249,10 @@ def _affine(walker: Walker, use: Use) -> list[Step]:
         return [(0, _bent(_lost(path)))] if walker.is_index(node.inputs[slot]) else []
     constant = walker.constant(other)
     path = replace(path, axes=_broadcast(path.axes, len(walker.shape(other) or ())))
-    if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf" or path.scale is None:
+    if constant is None or not constant.size or constant.dtype.kind not in "iuf" or path.scale is None:
         return [(0, _bent(path))]
+    if constant.size > 1:
+        return [(0, _spread(path, constant) if node.op_type == "Add" else _bent(path))]
     number = float(constant.reshape(-1)[0])
     change = _AFFINE.get(use.at)
     if change is None or path.shift is None or (number == 0 and node.op_type in ("Mul", "Div")):
@@ -266,6 +270,13 @@ _AFFINE: dict[tuple[str, int], Callable[[float, float, float], tuple[float, floa
     ("Mul", 1): lambda a, b, c: (a * c, b * c),
     ("Div", 0): lambda a, b, c: (a / c, b / c),
 }
+
+
+def _spread(path: Path, offsets: np.ndarray[Any, Any]) -> Path:
+    """Return the path after different offsets were added to different elements."""
+    low, high = float(offsets.min()), float(offsets.max())
+    shift = None if path.shift is None else path.shift + high
+    return replace(path, shift=shift, spread=path.spread + high - low)
 
 
 def _broadcast(axes: tuple[int | None, ...] | None, rank: int) -> tuple[int | None, ...] | None:

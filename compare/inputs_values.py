@@ -59,13 +59,18 @@ def _tokens(case: Case) -> Made:
         if limit.part is not None and limit.part.axis < len(case.shape):
             where = _part(case, limit.part)
             result[where] = _drawn(case, limit, result[where].shape)
-    tables = {limit.table: limit.high for limit in (parts or [base])}
-    return result, "token ids " + ", ".join(f"below {high} ({table})" for table, high in tables.items())
+    tables = {limit.table: _high(case, limit) for limit in (parts or [base])}
+    what = "token ids" if len(case.shape) > 1 else "index" if result.size == 1 else "indices"
+    return result, f"{what} " + ", ".join(f"below {high} ({table})" for table, high in tables.items())
+
+
+def _high(case: Case, limit: Limit) -> int:
+    return max(limit.low + 1, limit.high // (1 if limit.exact else case.setting.narrow))
 
 
 def _drawn(case: Case, limit: Limit, shape: tuple[int, ...]) -> Array:
     """Return indices within a limit; of large tables not the first, which often stands for padding."""
-    high = max(limit.low + 1, limit.high // (1 if limit.exact else case.setting.narrow))
+    high = _high(case, limit)
     low = max(limit.low, 1) if high > 16 else limit.low
     return case.rng.integers(low, high, shape)
 
@@ -82,7 +87,7 @@ def _marks_padding(case: Case) -> bool:
         scale, shift = use.path.scale, use.path.shift
         if scale is not None and scale <= -1000 and shift == 0:
             return True
-        if use.at == ("Where", 0) and scale == 1:
+        if use.at == ("Where", 0) and scale is not None:
             chosen = case.walker.constant(use.node.inputs[1])
             if chosen is not None and chosen.size and chosen.dtype.kind == "f" and chosen.max() <= -1000:
                 return True

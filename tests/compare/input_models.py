@@ -1,4 +1,4 @@
-"""Small models of the kinds people bring, each with an oddity that a thoughtless guess of inputs trips over."""
+"""Small models of the kinds people bring, each with an oddity that thoughtless inputs trip over."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -348,7 +348,8 @@ def prompted_segmenter() -> onnx.ModelProto:
 def boxes_and_suppression() -> onnx.ModelProto:
     """Thresholds and counts are inputs of the suppression."""
     return build(
-        "float[1, boxes, 4] boxes, float[1, 2, boxes] scores, int64[1] max_boxes, float[1] iou, float[1] least",
+        "float[1, boxes, 4] boxes, float[1, 2, boxes] scores,"
+        "int64[1] max_boxes, float[1] iou, float[1] least",
         "int64[n, 3] y",
         "y = NonMaxSuppression (boxes, scores, max_boxes, iou, least)",
     )

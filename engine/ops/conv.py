@@ -245,7 +245,9 @@ def qlinear_conv(
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     if scale.size > 1:
         scale = _per_channel(scale, y.ndim)
-    scaled = xp.rint(y.astype(scale.dtype) * scale)
+    scaled = y.astype(scale.dtype)
+    scaled *= scale
+    xp.rint(scaled, out=scaled)
+    scaled += y_zero_point.astype(scale.dtype)
     limits = np.iinfo(y_zero_point.dtype)
-    shifted = scaled + y_zero_point.astype(scale.dtype)
-    return xp.clip(shifted, limits.min, limits.max).astype(y_zero_point.dtype)
+    return xp.clip(scaled, limits.min, limits.max, out=scaled).astype(y_zero_point.dtype)

@@ -203,7 +203,8 @@ def qmoe(
     """MoE with weights of 4 or 8 bits, com.microsoft version 1.
 
     Weights: uint8 [experts, out, in · bits / 8], lowest bits first. Scales: [experts, out], or one for each
-    block_size values, [experts, out, blocks]; zero points likewise. Everything else as MoE has.
+    block_size values, [experts, out, blocks]; zero points likewise. Everything else as MoE has; ONNX
+    Runtime's CPU build normalises the routing weights even where normalize_routing_weights is 0.
     """
     x = wide(input).reshape(-1, input.shape[-1])
     packed = (

@@ -604,9 +604,10 @@ def test_mixture_of_experts(dtype: Any) -> None:
         }
         agree("MoE", x, router, up, biases[0], down, biases[1], **options)
     gated = f(experts, 2 * inner, hidden, dtype=dtype) / 4
-    swiglu = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2, "domain": MS}
+    swiglu: dict[str, Any] = {"activation_type": "swiglu", "swiglu_fusion": 1, "k": 2, "domain": MS}
     limits = {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
     agree("MoE", x[None], router, gated, None, down, None, **swiglu, **limits)
+    swiglu["normalize_routing_weights"] = 1
     for bits in (4, 8):
         first, second = (
             q(np.uint8, experts, 2 * inner, hidden * bits // 8),

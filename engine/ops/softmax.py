@@ -18,8 +18,7 @@ def by_rows(evaluate: Callable[..., Array]) -> Callable[..., Array]:
 
     @wraps(evaluate)
     def old(call: Call, x: Array, *, axis: int = 1) -> Array:
-        start = axis + x.ndim * (axis < 0)
-        rows = x.reshape(prod(x.shape[:start]), prod(x.shape[start:]))
+        rows = x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
         return evaluate(call, rows, axis=1).reshape(x.shape)
 
     return old

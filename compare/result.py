@@ -160,7 +160,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Seconds of whole runs without taps."""
+    """Seconds of whole runs without taps: the median, and the 5th (low) and 95th (high) percentile."""
 
     median: float
     low: float

@@ -21,7 +21,8 @@ const detail = (() => {
 
   const value = (v) => (typeof v === "string" ? Number(v) : v);
   const ulp = (v) => (Number.isInteger(v) && v < 1e15 ? group(v) : number(v, 3));
-  const element = (v) => (v && typeof v === "object" ? v.text : typeof v === "string" ? v : v === undefined ? UNKNOWN : String(v));
+  const numeral = (v) => (Number.isInteger(v) ? group(v).replace("-", "−") : number(v, 7));
+  const element = (v) => (v && typeof v === "object" ? v.text : typeof v === "number" ? numeral(v) : v ?? UNKNOWN);
   const card = (words, kind, ...children) => make("div", { class: "panel " + kind }, make("h3", null, words), children);
   const caption = (...words) => make("p", { class: "caption" }, words);
   const list = (kind, rows) => make("div", { class: "list " + kind }, rows.map((row) =>

@@ -8,7 +8,7 @@ const table = (() => {
   // title, least width in px, share of what is left, sort key, how a cell is filled, rank for leaving out
   const all = [
     { title: "#", width: 40, key: (i) => i, cell: (e, i) => { e.textContent = i; }, num: true, rank: 0 },
-    { title: "Layer", width: 110, grow: 2.4, key: (i) => data.name[i], cell: nameCell, rank: 0 },
+    { title: "Layer", width: 150, grow: 2.4, key: (i) => data.name[i], cell: nameCell, rank: 0 },
     { title: "Op", width: 62, grow: 1, key: (i) => text("op", i), cell: (e, i) => { e.textContent = text("op", i); }, rank: 3 },
     { title: "Shape", width: 78, grow: 0.8, key: (i) => size(i), cell: (e, i) => { e.textContent = text("shape", i); }, rank: 7 },
     figureColumn("Own", "own", 4),
@@ -55,6 +55,7 @@ const table = (() => {
   function layout() {
     const bar = body.offsetWidth - body.clientWidth, room = host.clientWidth - bar - 16;
     columns = all.slice();
+    all[1].width = room < 420 ? 110 : 150;
     const needed = () => columns.reduce((sum, column) => sum + column.width + 10, -10);
     while (needed() > room && columns.some((column) => column.rank))
       columns.splice(columns.indexOf(columns.reduce((a, b) => (b.rank > a.rank ? b : a))), 1);
@@ -186,5 +187,6 @@ const table = (() => {
     if (position >= 0 && from !== "table" && from !== "load") bring(position); else paint();
   });
   options();
+  body.style.setProperty("--rows", Math.max(5, count) * ROW + "px");
   return { layout, refresh, filter, get order() { return order; } };
 })();

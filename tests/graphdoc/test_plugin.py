@@ -14,6 +14,9 @@ from tests.graphdoc import small_models
 
 Run = Callable[..., pytest.RunResult]
 
+QUICK = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+"""Plugins that inner runs do without: Hypothesis is imported anew by each of them."""
+
 CHECK = "def test_model(graphdoc):\n    graphdoc.check('m.onnx')\n"
 BASELINE = "test_it.baselines/test_model.toml"
 
@@ -21,7 +24,7 @@ BASELINE = "test_it.baselines/test_model.toml"
 @pytest.fixture
 def pytest_run(pytester: pytest.Pytester) -> Run:
     """Run an inner pytest within this process, without xdist."""
-    return functools.partial(pytester.runpytest_inprocess, "-p", "no:xdist", "-p", "no:cacheprovider")
+    return functools.partial(pytester.runpytest_inprocess, "-p", "no:xdist", *QUICK)
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_workers_of_xdist_do_the_same(
     (one_test / "test_it.py").write_text(
         CHECK + "def test_other(graphdoc):\n    graphdoc.check('m.onnx', taps='outputs')\n", "utf-8"
     )
-    run = functools.partial(pytester.runpytest_subprocess, "-p", "no:cacheprovider", "-n", workers)
+    run = functools.partial(pytester.runpytest_subprocess, *QUICK, "-n", workers)
 
     run("--graphdoc-update").stdout.fnmatch_lines(
         ["graphdoc: 2 models, 5 layers compared, 2 baselines written"]
@@ -176,17 +179,21 @@ def test_files_are_tests_without_code(pytest_run: Run, pytester: pytest.Pytester
         ("[t\n", "*bad.graphdoc.toml: *line 1*"),
     ],
 )
-def test_a_file_with_a_mistake_is_refused(pytester: pytest.Pytester, text: str, message: str) -> None:
+def test_a_file_with_a_mistake_is_refused(
+    pytest_run: Run, pytester: pytest.Pytester, text: str, message: str
+) -> None:
     """The message names the mistake, and pytest ends with an error instead of skipping the file."""
     (pytester.path / "bad.graphdoc.toml").write_text(text, "utf-8")
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytest_run()
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([message])
 
 
-def test_broken_models_and_baselines_fail_with_cause_and_next_step(pytester: pytest.Pytester) -> None:
+def test_broken_models_and_baselines_fail_with_cause_and_next_step(
+    pytest_run: Run, pytester: pytest.Pytester
+) -> None:
     """An error of graphdoc shows as it does on the command line: no traceback."""
     small_models.save(pytester.path)
     (pytester.path / "bad.onnx").write_bytes(b"\xff\xff\xff\xff")
@@ -199,7 +206,7 @@ def test_broken_models_and_baselines_fail_with_cause_and_next_step(pytester: pyt
         "def test_runner(graphdoc):\n    graphdoc.compare('m.onnx', test_runner='nobody')\n"
     )
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytest_run()
 
     result.assert_outcomes(failed=4)
     result.stdout.fnmatch_lines(
@@ -209,7 +216,7 @@ def test_broken_models_and_baselines_fail_with_cause_and_next_step(pytester: pyt
     result.stdout.fnmatch_lines(["graphdoc: 4 models, 0 layers compared, 4 failed"])
 
 
-def test_settings_of_the_project_count(pytester: pytest.Pytester) -> None:
+def test_settings_of_the_project_count(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """[tool.graphdoc] sets tolerances and the folder for reports; a call's tolerance goes before."""
     small_models.save(pytester.path)
     pytester.makepyfile(
@@ -217,63 +224,65 @@ def test_settings_of_the_project_count(pytester: pytest.Pytester) -> None:
         "def test_strict(graphdoc):\n    graphdoc.check('m.onnx', tolerances={'mul_2': 1e-5})\n"
     )
     pytester.makepyprojecttoml('[tool.graphdoc]\nreport = "out"\n[tool.graphdoc.tolerances]\nfloat32 = 0.5\n')
-    pytester.runpytest_inprocess("-p", "no:xdist", "--graphdoc-update").assert_outcomes(passed=2)
+    pytest_run("--graphdoc-update").assert_outcomes(passed=2)
     small_models.save(pytester.path, scale=1.1)
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytest_run()
 
     result.assert_outcomes(passed=1, failed=1)
     assert [page.name for page in (pytester.path / "out").iterdir()] == ["test_it.test_strict.html"]
 
 
-def test_a_wrong_setting_is_named(pytester: pytest.Pytester) -> None:
+def test_a_wrong_setting_is_named(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """A misspelt key fails the test that needs the settings, and names the right key."""
     small_models.save(pytester.path)
     pytester.makepyfile(test_it=CHECK)
     pytester.makepyprojecttoml('[tool.graphdoc]\nruner = "ort"\n')
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytest_run()
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*unknown key 'runer'*", "*did you mean 'runner'?*"])
 
 
-def test_a_tolerance_written_into_the_baseline_survives_an_update(pytester: pytest.Pytester) -> None:
+def test_a_tolerance_written_into_the_baseline_survives_an_update(
+    pytest_run: Run, pytester: pytest.Pytester
+) -> None:
     """The file's own [tolerances] hold and are kept when layers are updated."""
     small_models.save(pytester.path)
     pytester.makepyfile(test_it=CHECK)
-    run = pytester.runpytest_inprocess
-    run("-p", "no:xdist", "--graphdoc-update")
+    run = pytest_run
+    run("--graphdoc-update")
     path = pytester.path / BASELINE
     path.write_text(
         path.read_text("utf-8").replace("[inputs]", '[tolerances]\n"mul_*" = 0.2\n\n[inputs]'), "utf-8"
     )
     small_models.save(pytester.path, scale=1.1)
 
-    result = run("-p", "no:xdist")
+    result = run()
     result.stdout.fnmatch_lines(["*differs   from #3 of 4 on*"])
-    run("-p", "no:xdist", "--graphdoc-update").assert_outcomes(passed=1)
+    run("--graphdoc-update").assert_outcomes(passed=1)
 
     assert tomllib.loads(path.read_text("utf-8"))["tolerances"] == {"mul_*": 0.2}
 
 
-def test_new_and_gone_layers_fail(pytester: pytest.Pytester) -> None:
+def test_new_and_gone_layers_fail(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """A model whose layers are others is not silently compared on what is left."""
     small_models.save(pytester.path, layers=("MatMul", "Relu", "Softmax"))
     pytester.makepyfile(test_it=CHECK)
-    run = pytester.runpytest_inprocess
-    run("-p", "no:xdist", "--graphdoc-update")
+    run = pytest_run
+    run("--graphdoc-update")
     small_models.save(pytester.path, layers=("MatMul", "Relu", "Identity", "Softmax"))
 
-    result = run("-p", "no:xdist")
+    result = run()
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["✗ changed   the model's layers changed: 1 new, 0 gone"])
-    run("-p", "no:xdist", "--graphdoc-update").assert_outcomes(passed=1)
-    run("-p", "no:xdist").assert_outcomes(passed=1)
+    run("--graphdoc-update").assert_outcomes(passed=1)
+    run().assert_outcomes(passed=1)
 
 
-def test_other_inputs_are_not_blamed_on_the_model(pytester: pytest.Pytester) -> None:
+def test_other_inputs_are_not_blamed_on_the_model(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """With other inputs nothing can be said of the layers, and the message says that."""
     small_models.save(pytester.path)
     pytester.makepyfile(
@@ -285,16 +294,16 @@ def test_other_inputs_are_not_blamed_on_the_model(pytester: pytest.Pytester) -> 
     )
     seed = pytester.path / "seed"
     seed.write_text("1")
-    pytester.runpytest_inprocess("-p", "no:xdist", "--graphdoc-update").assert_outcomes(passed=1)
+    pytest_run("--graphdoc-update").assert_outcomes(passed=1)
     seed.write_text("2")
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist")
+    result = pytest_run()
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["✗ changed   the inputs are not those of the baseline: x"])
 
 
-def test_several_checks_in_one_test_need_names(pytester: pytest.Pytester) -> None:
+def test_several_checks_in_one_test_need_names(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """Parametrised tests and named checks each have a baseline; a second check without a name is refused."""
     small_models.save(pytester.path)
     pytester.makepyfile(
@@ -307,7 +316,7 @@ def test_several_checks_in_one_test_need_names(pytester: pytest.Pytester) -> Non
         "def test_twice(graphdoc):\n    graphdoc.check('m.onnx')\n    graphdoc.check('m.onnx')\n"
     )
 
-    result = pytester.runpytest_inprocess("-p", "no:xdist", "--graphdoc-update")
+    result = pytest_run("--graphdoc-update")
 
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines(["*a second check of this test has no name", "*name='…'*"])
@@ -316,7 +325,7 @@ def test_several_checks_in_one_test_need_names(pytester: pytest.Pytester) -> Non
     assert len(names) == 6
 
 
-def test_models_in_memory_are_checked(pytester: pytest.Pytester) -> None:
+def test_models_in_memory_are_checked(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """A ModelProto and an onnx_ir.Model do as well as a path."""
     small_models.save(pytester.path)
     pytester.makepyfile(
@@ -325,8 +334,8 @@ def test_models_in_memory_are_checked(pytester: pytest.Pytester) -> None:
         "def test_ir(graphdoc):\n    assert graphdoc.check(onnx_ir.load('m.onnx'))\n"
     )
 
-    pytester.runpytest_inprocess("-p", "no:xdist", "--graphdoc-update").assert_outcomes(passed=2)
-    pytester.runpytest_inprocess("-p", "no:xdist").assert_outcomes(passed=2)
+    pytest_run("--graphdoc-update").assert_outcomes(passed=2)
+    pytest_run().assert_outcomes(passed=2)
 
 
 def test_nothing_is_loaded_until_a_test_asks(pytester: pytest.Pytester) -> None:
@@ -342,18 +351,16 @@ def test_nothing_is_loaded_until_a_test_asks(pytester: pytest.Pytester) -> None:
     )
     (pytester.path / "models.graphdoc.toml").write_text('[t]\nref = "m.onnx"\n', "utf-8")
 
-    result = pytester.runpytest_subprocess(
-        "-p", "no:xdist", "-p", "no:randomly", "test_it.py", "models.graphdoc.toml"
-    )
+    result = pytester.runpytest_subprocess("-p", "no:xdist", *QUICK, "test_it.py", "models.graphdoc.toml")
 
     result.assert_outcomes(passed=3)
 
 
-def test_help_lists_the_options(pytester: pytest.Pytester) -> None:
+def test_help_lists_the_options(pytest_run: Run, pytester: pytest.Pytester) -> None:
     """Both options stand in a group of their own, and no summary line appears without comparisons."""
     pytester.makepyfile(test_it="def test_nothing():\n    pass\n")
 
-    pytester.runpytest_inprocess("--help").stdout.fnmatch_lines(
+    pytest_run("--help").stdout.fnmatch_lines(
         ["graphdoc: ONNX models:", "*--graphdoc-update*", "*--graphdoc-report=DIR*"]
     )
-    pytester.runpytest_inprocess("-p", "no:xdist").stdout.no_fnmatch_line("graphdoc:*")
+    pytest_run().stdout.no_fnmatch_line("graphdoc:*")

@@ -102,7 +102,7 @@ class OrtRunner:
 
 def _parts(names: list[str], budget: int | None) -> list[list[str]]:
     """Return the names in parts that a memory budget can stop between."""
-    size = len(names) if budget is None else 256
+    size = max(1, len(names)) if budget is None else 256
     return [names[i : i + size] for i in range(0, len(names), size)] or [[]]
 
 

@@ -33,6 +33,16 @@ def test_matmul_of_integers_is_exact(dtype: type) -> None:
     assert_equal(on_engine("MatMul", [a, b], 13), exact.astype(np.uint64).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda t: np.dtype(t).name)
+def test_products_of_half_precision_go_on_counting(dtype: type) -> None:
+    """In bfloat16 256 + 1 is 256 again, in float16 2048 + 1 is 2048."""
+    a = np.ones((1, 4096), dtype)
+
+    assert on_engine("MatMul", [a, a.T], 13) == 4096
+    assert on_engine("Gemm", [a, a], 13, transB=1) == 4096
+    assert on_engine("Einsum", [a, a], 12, equation="ij,kj->ik") == 4096
+
+
 def test_matmul_takes_any_layout() -> None:
     """Transposed, sliced and broadcast operands, which BLAS does not take as they are."""
     base = sample(1, np.float32, (6, 8, 10))

@@ -145,6 +145,17 @@ def test_sums_of_half_precision_do_not_overflow_on_the_way() -> None:
     assert _by_input("ReduceLogSumExp", np.full(2, -math.inf, np.float32), None, keepdims=0) == -math.inf
 
 
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=lambda t: np.dtype(t).name)
+def test_sums_of_half_precision_go_on_counting(dtype: type) -> None:
+    """In bfloat16 256 + 1 is 256 again, in float16 2048 + 1 is 2048."""
+    x = np.ones(4096, dtype)
+
+    for name in ("ReduceSum", "ReduceL1", "ReduceSumSquare"):
+        assert _by_input(name, x, None, keepdims=0) == 4096
+    assert _by_input("ReduceMean", x, None, keepdims=0) == 1
+    assert on_engine("CumSum", [x, np.array(0)], 14)[-1] == 4096
+
+
 def test_integer_sums_wrap() -> None:
     x = np.array([2**31 - 1, 1], np.int32)
 

@@ -2,6 +2,7 @@
 # make test    everything that continuous integration runs
 # make lint    style and types only
 # make bench   measurements: start-up, engine against ONNX Runtime
+# make docs    writes the pages that follow from the code
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -11,7 +12,7 @@ WORKERS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types bench docs clean
 
 demo: .venv/ready-demo
 	$(BIN)/graphdoc demo -o report.html
@@ -29,6 +30,9 @@ types: .venv/ready-test
 
 bench: .venv/ready-test
 	$(BIN)/python -m pytest -q -s -p no:xdist tests/bench/bench_*.py
+
+docs: .venv/ready-test
+	$(BIN)/python scripts/commands_page.py
 
 # The stamps make a second call quick; pyproject.toml decides what is installed. The test set-up holds all that
 # the demo needs, so it counts for both.

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from graphdoc import demo
+from graphdoc import cli, demo
 from graphdoc.engine.errors import ModelError
+from tests.graphdoc import small_models
 
 CONTENT = b"the model's bytes"
 MODEL = demo.PackagedModel(
@@ -156,3 +157,54 @@ def test_without_xdg_the_cache_lies_in_the_home_folder(monkeypatch: pytest.Monke
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
     assert demo.cache_folder() == pathlib.Path.home() / ".cache" / "graphdoc"
+
+
+def test_the_command_prints_the_verdict_and_writes_the_page(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On one screen: the verdict first, the page's place last; on a small model in place of the real one."""
+    model = small_models.save(tmp_path)
+    monkeypatch.setattr(demo, "cached", lambda model=None: tmp_path)
+    monkeypatch.setattr(demo, "fetch", lambda: model)
+    monkeypatch.setattr(demo, "SHAPE", "x=2x16")
+    page = tmp_path / "page.html"
+
+    code = cli.run(["demo", "-o", str(page)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert lines[0].startswith("✓ agrees   4 of 4 layers agree")
+    assert lines[-1].split() == ["report", str(page)]
+    assert len(lines) <= 24
+    assert "node_softmax_3" in page.read_text("utf-8")
+
+
+def test_the_command_fails_without_a_network(
+    cache: pathlib.Path,
+    pip: Callable[..., Calls],
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit code 3, cause and next step on stderr, nothing on stdout, no page."""
+    pip(code=1, log="ERROR: no connection")
+    page = tmp_path / "page.html"
+
+    code = cli.run(["demo", "-o", str(page)])
+
+    shown = capsys.readouterr()
+    assert code == 3
+    assert shown.out == ""
+    assert "could not be downloaded" in shown.err
+    assert "  next   " in shown.err
+    assert not page.exists()
+
+
+@pytest.mark.skipif(
+    demo.cached() is None, reason="the demo's model is not in the cache: graphdoc demo fetches it"
+)
+def test_the_real_model_agrees(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All 330 layers of the real detector agree."""
+    code = cli.run(["demo", "-o", str(tmp_path / "page.html")])
+
+    assert code == 0
+    assert capsys.readouterr().out.startswith("✓ agrees   330 of 330 layers agree")

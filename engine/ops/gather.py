@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from graphdoc.engine.ops.host import namespace
+from graphdoc.engine.ops.host import beside, namespace
 from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
@@ -32,7 +32,7 @@ def gather(call: Call, data: Array, indices: Array, *, axis: int = 0) -> Array:
     before = (slice(None),) * (axis % data.ndim)
     if indices.ndim == 0:
         return data[(*before, int(indices))]
-    xp = namespace(call, data)
+    xp, indices = namespace(call, data), beside(data, indices)
     if xp.__name__ != "numpy":
         check_bounds(xp, indices, data.shape[axis])
     if data.flags.c_contiguous:
@@ -71,7 +71,7 @@ def gather_elements(call: Call, data: Array, indices: Array, *, axis: int = 0) -
     check_elements(data, indices, axis)
     if namespace(call, data).__name__ != "numpy":
         check_bounds(call.xp, indices, data.shape[axis])
-    return data[element_index(call, indices, axis)]
+    return data[element_index(call, beside(data, indices), axis)]
 
 
 def _gather_nd_type(call: Call, data: TensorType, indices: TensorType, *, batch_dims: int = 0) -> TensorType:
@@ -91,8 +91,8 @@ def gather_nd(call: Call, data: Array, indices: Array, *, batch_dims: int = 0) -
     depth = indices.shape[-1]
     if data.shape[:batch_dims] != indices.shape[:batch_dims] or not 1 <= depth <= data.ndim - batch_dims:
         raise ValueError(f"GatherND indices {list(indices.shape)} do not fit data {list(data.shape)}")
-    xp = namespace(call, indices)
-    if namespace(call, data).__name__ != "numpy":
+    xp, indices = namespace(call, data), beside(data, indices)
+    if xp.__name__ != "numpy":
         for place in range(depth):
             check_bounds(xp, indices[..., place], data.shape[batch_dims + place])
     own = [

@@ -27,6 +27,11 @@ def to_host(x: Any) -> Any:
     return x.get() if hasattr(x, "get") and hasattr(x, "dtype") else x
 
 
+def beside(x: Array, indices: Array) -> Array:
+    """Return the indices where ``x`` lies: on the host for strings, else where they are."""
+    return to_host(indices) if isinstance(x, np.ndarray) else indices
+
+
 def namespace(call: Call, *arrays: Array) -> Any:
     """Return NumPy when an operand lives on the host (strings, or all of NumPy), else ``call.xp``."""
     return np if any(isinstance(x, np.ndarray) for x in arrays) else call.xp

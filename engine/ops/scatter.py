@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.gather import check_bounds, check_elements, element_index
-from graphdoc.engine.ops.host import namespace, on_host
+from graphdoc.engine.ops.host import beside, namespace, on_host
 from graphdoc.engine.ops.shapes import same_as_first
 from graphdoc.engine.ops.table import Array, Call, op
 
@@ -51,6 +51,7 @@ def scatter_elements(
     reduction the last wins. reduction: none, add, mul (version 16), max, min (version 18).
     Raises ValueError for shapes that do not fit, IndexError out of bounds.
     """
+    indices = beside(data, indices)
     check_elements(data, indices, axis)
     if indices.shape != updates.shape:
         raise ValueError(f"updates {list(updates.shape)} do not match indices {list(indices.shape)}")
@@ -71,6 +72,7 @@ def scatter_nd(call: Call, data: Array, indices: Array, updates: Array, *, reduc
     The last axis of ``indices`` holds the tuples; ``updates`` has the remaining axes of indices, then
     those of a slice. Raises ValueError for shapes that do not fit, IndexError out of bounds.
     """
+    indices = beside(data, indices)
     depth = indices.shape[-1]
     expected = indices.shape[:-1] + data.shape[depth:]
     if depth > data.ndim or updates.shape != expected:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.host import namespace, on_host, scalar
+from graphdoc.engine.ops.host import beside, namespace, on_host, scalar
 from graphdoc.engine.ops.shapes import INT64, constant_ints, same_as_first, with_dims
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -36,7 +36,7 @@ def _compress_type(
 def compress(call: Call, x: Array, condition: Array, *, axis: int | None = None) -> Array:
     """The slices along ``axis`` (elements of the flattened input) where the condition, which may be
     shorter than the axis, is true."""
-    return namespace(call, x).compress(condition, x, axis=axis)
+    return namespace(call, x).compress(beside(x, condition), x, axis=axis)
 
 
 # ---- TopK ---------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def reverse_sequence(
     steps = x.shape[time_axis]
     if sequence_lens.size and (int(sequence_lens.max()) > steps or int(sequence_lens.min()) < 0):
         raise ValueError(f"ReverseSequence lengths do not fit {steps} steps")
-    xp = namespace(call, x)
+    xp, sequence_lens = namespace(call, x), beside(x, sequence_lens)
     time, lengths = xp.arange(steps)[:, None], sequence_lens[None, :]
     source = xp.where(time < lengths, lengths - 1 - time, time)
     batch = xp.arange(x.shape[batch_axis])[None, :]

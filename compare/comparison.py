@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.compare.causes import Suspect, explain
 from graphdoc.compare.environment import environment, memory_available
 from graphdoc.compare.examine import Scene, examine, measure_noise
 from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
@@ -34,7 +35,8 @@ class Options:
 
     ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
-    memory: bytes for tapped values, None for a quarter of what is free. latency: time whole runs too.
+    memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
+    command, model: what to type to repeat the comparison, and the reference as it was typed.
     """
 
     ref: str = "ort"
@@ -46,6 +48,7 @@ class Options:
     memory: int | None = None
     latency: bool = True
     command: str = ""
+    model: str = ""
 
     @property
     def tolerance(self) -> Tolerance | None:
@@ -251,9 +254,11 @@ def _result(
     rows = [(f, j) for f, j in zip(findings, judged, strict=True) if not f.absent]
     skipped = [Skip(value=f.point.key, reason=f.absent) for f in findings if f.absent] + unpaired
     index = {f.point.key: i for i, (f, _) in enumerate(rows)}
-    layers = tuple(_layer(f, j, index, evidence) for f, j in rows)
-    command = options.command or f"graphdoc compare {sides[0].model}"
-    case = Case(layers, sides[0], sides[1], skipped, len(inputs.feeds), inputs.seed, command, sides[0].model)
+    runners = (sides[0].runner, sides[1].runner)
+    layers = tuple(_layer(f, j, index, evidence, runners) for f, j in rows)
+    model = options.model or sides[0].model
+    command = options.command or f"graphdoc compare {model}"
+    case = Case(layers, sides[0], sides[1], skipped, len(inputs.feeds), inputs.seed, command, model)
     return Comparison(
         verdict=verdict(case),
         layers=layers,
@@ -268,11 +273,20 @@ def _result(
     )
 
 
-def _layer(finding: Finding, judged: Judgement, index: Mapping[str, int], evidence: Evidence) -> Layer:
+def _layer(
+    finding: Finding,
+    judged: Judgement,
+    index: Mapping[str, int],
+    evidence: Evidence,
+    runners: tuple[str, str],
+) -> Layer:
     point = finding.point
     truth_a, truth_b = evidence.truth.get(point.key, (None, None))
     dtype = finding.dtype if finding.dtype in ("", finding.dtype_b) else f"{finding.dtype}/{finding.dtype_b}"
-    notes = [judged.note, *finding.notes]
+    notes = [judged.note]
+    if judged.status in (Status.OWN, Status.NAN):
+        farther = "" if truth_a is None or truth_b is None else runners[truth_b > truth_a]
+        notes.append(explain(Suspect(point.op, finding.dtype_b, finding.metrics, farther)))
     if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:
         notes.append(f"A is {finding.dtype}, B {finding.dtype_b}")
     return Layer(

@@ -9,6 +9,7 @@ import numpy as np
 from graphdoc.compare.findings import Finding, with_between
 from graphdoc.compare.judge import Evidence, Judgement
 from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
+from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
 from graphdoc.compare.runner import Runner, Values
 from graphdoc.compare.target import Feeding, Target
@@ -21,6 +22,9 @@ MOST = 64
 
 SEEDS = (1, 2)
 CONDITION_MARGIN = 6.0
+STEPS = frozenset({"Floor", "Ceil", "Round", "Sign", "Mod"})
+"""Operators with steps: moving an input by its rounding tells nothing of how they should behave."""
+
 PICKS = {"ArgMax": 0, "ArgMin": 0, "TopK": 0}
 """Operators that pick indices, and the input they pick from."""
 
@@ -104,8 +108,9 @@ def _compare_to_truth(
         spread = max(ratio(*distance(exact, other[key])) for other in moved if key in other)
     except MismatchError:
         return
-    if CONDITION_MARGIN * spread > finding.own_limit.value:
-        reason = f"measured: rounding of its inputs alone moves this layer by {spread:.1e}"
+    smooth = epsilon(finding.dtype) and finding.point.op not in STEPS
+    if smooth and CONDITION_MARGIN * spread > finding.own_limit.value:
+        reason = f"measured: rounding of its inputs alone moves this layer by {number(spread)}"
         evidence.own_limits[key] = Limit(value=CONDITION_MARGIN * spread, reason=reason)
 
 
@@ -167,10 +172,12 @@ def measure_noise(
 
 
 def _rounding(finding: Finding, judgement: Judgement) -> float:
-    """Return the relative size of a layer's rounding: its measured own error, within its limit."""
-    floor = 0.5 * epsilon(finding.dtype) if finding.dtype not in ("", "object") else 0.0
+    """Return the relative size of a layer's rounding: its measured own error, within its limit.
+
+    A layer that both sides compute alike gets none: a whole number kept in a float must stay whole.
+    """
     own = finding.own if finding.own is not None else 0.0
-    return max(floor, min(own, judgement.own_limit.value))
+    return min(own, judgement.own_limit.value)
 
 
 def _apart(clean: Any, noisy: Any) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from graphdoc.compare.findings import Finding
 from graphdoc.compare.limits import total_limit
+from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
 
 RANDOM = frozenset(
@@ -85,7 +86,7 @@ def _limit(own: Limit, reach: float, noise: float) -> Limit:
     limit = total_limit(own, reach)
     if NOISE_MARGIN * noise <= limit.value:
         return limit
-    reason = f"{NOISE_MARGIN:.0f} × measured noise: other rounding in every layer moves it by {noise:.1e}"
+    reason = f"{NOISE_MARGIN:.0f} × measured noise: other rounding in every layer moves it by {number(noise)}"
     return Limit(value=NOISE_MARGIN * noise, reason=reason)
 
 

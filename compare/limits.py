@@ -44,7 +44,7 @@ INNER_QUANTISING = frozenset(
 """Operators that round to 8 bits on the way to a float result."""
 
 BOUNDED = frozenset({"Sigmoid", "QuickGelu"})
-"""Operators whose approximations keep an absolute error below a quarter unit in the last place of 1, however
+"""Operators whose approximations keep an absolute error below half a unit in the last place of 1, however
 small the result: ONNX Runtime's sigmoid, for one, stops at −18."""
 
 MARGIN = 8.0
@@ -153,8 +153,8 @@ def own_limit(op: str, dtype: str, inputs: Sequence[Shape], output: Shape, rms_a
         units = APPROXIMATED_UNITS if op in APPROXIMATED else UNITS
         length = reduction_length(op, inputs, output)
         value = eps * (units + math.sqrt(length))
-        if op in BOUNDED and 0 < rms_a * value < eps / 4:
-            return Limit(value=eps / 4 / rms_a, reason=f"a quarter unit in the last place of 1, as {dtype}")
+        if op in BOUNDED and 0 < rms_a * value < eps / 2:
+            return Limit(value=eps / 2 / rms_a, reason=f"half a unit in the last place of 1, as {dtype}")
         return Limit(value=value, reason=_reason(dtype, units, length))
     if op in QUANTISING and rms_a > 0:
         value = math.sqrt(STEP_SHARE) / rms_a

@@ -4,15 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from graphdoc.compare.causes import HALF_MAX
 from graphdoc.compare.judge import RANDOM
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
 
 CLOSER = 3.0
 """One side is called closer to float64 only if its distance is smaller by this factor."""
-
-HALF_MAX = 65504.0
-"""Largest finite float16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +84,7 @@ def _fault(layer: Layer) -> Kind:
 def _overflowed(layer: Layer) -> bool:
     """Whether B holds infinities in float16 where A holds larger finite numbers."""
     m = layer.metrics
-    if m is None or m.inf_b <= m.inf_a or m.a_max is None or m.a_min is None:
-        return False
-    return "float16" in layer.note and max(m.a_max, -m.a_min) > HALF_MAX
+    return "exceed fp16" in layer.note and m is not None
 
 
 def closer(layer: Layer) -> str:
@@ -191,7 +187,7 @@ def _say_agrees(case: Case, first: Layer | None) -> str:
 def _hider(layers: Sequence[Layer], first: Layer | None) -> Layer | None:
     """Return the first layer after the fault, reading a wrong one, that agrees again."""
     wrong = {x.index for x in layers if x.status in (Status.OWN, Status.INHERITED, Status.NAN)}
-    after = (x for x in layers if first and x.index > first.index and x.agrees)
+    after = (x for x in layers if first and x.index > first.index and x.agrees and "float" in x.dtype)
     return next((x for x in after if wrong.intersection(x.inputs)), None)
 
 
@@ -229,7 +225,9 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
     if first is None:
         return
     yield "where", f"{_at(first)}  {first.node}"
-    if first.own_error is not None and first.own_limit is not None:
+    if first.own_error is not None and first.own_limit is not None and first.own_limit.value == 0:
+        yield "own", f"{number(first.own_error)}, where {first.own_limit.reason}"
+    elif first.own_error is not None and first.own_limit is not None:
         inherited = (
             f"   (inherited {number(first.inherited_error)})" if first.inherited_error is not None else ""
         )
@@ -237,7 +235,7 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
         yield "own", f"{number(first.own_error)}, {limit}{inherited}"
     elif first.error is not None and first.limit is not None:
         yield "error", f"{number(first.error)}, limit {number(first.limit.value)}"
-    if first.own_limit is not None and first.own_limit.reason:
+    if first.own_limit is not None and first.own_limit.value > 0:
         yield "limit", first.own_limit.reason
     yield from _facts_why(first)
     if first.truth_a is not None and first.truth_b is not None:

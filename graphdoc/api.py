@@ -109,6 +109,7 @@ def compare_models(
         memory=memory,
         latency=latency,
         command=command,
+        model=os.fspath(ref) if isinstance(ref, str | os.PathLike) else "",
     )
     result = compare(target_a, target_b, fed, options, progress)
     require_layers(result)

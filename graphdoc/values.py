@@ -24,7 +24,7 @@ def save_npz(path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
     handle, scratch = tempfile.mkstemp(dir=target.parent or ".", suffix=".npz")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)
         Path(scratch).replace(target)
     except BaseException:
         Path(scratch).unlink(missing_ok=True)

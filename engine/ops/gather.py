@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from graphdoc.engine.ops.host import beside, namespace
+from graphdoc.engine.ops.host import axis_of, beside, namespace
 from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
@@ -29,7 +29,7 @@ def gather(call: Call, data: Array, indices: Array, *, axis: int = 0) -> Array:
     Negative indices count from the end. Raises IndexError when one is out of bounds. A single index gives
     a view.
     """
-    before = (slice(None),) * (axis % data.ndim)
+    before = (slice(None),) * axis_of(axis, data.ndim)
     if indices.ndim == 0:
         return data[(*before, int(indices))]
     xp, indices = namespace(call, data), beside(data, indices)
@@ -54,9 +54,9 @@ def element_index(call: Call, indices: Array, axis: int) -> tuple[Array, ...]:
 
 def check_elements(data: Array, indices: Array, axis: int) -> None:
     """Raise ValueError unless indices have the rank of data and no longer axes (``axis`` aside)."""
-    fits = data.ndim == indices.ndim > 0 and all(
-        n <= m or a == axis % data.ndim
-        for a, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True))
+    along = axis_of(axis, data.ndim)
+    fits = data.ndim == indices.ndim and all(
+        n <= m or a == along for a, (n, m) in enumerate(zip(indices.shape, data.shape, strict=True))
     )
     if not fits:
         raise ValueError(f"indices {list(indices.shape)} do not fit data {list(data.shape)} on axis {axis}")

@@ -22,6 +22,13 @@ def scalar(x: Array) -> Any:
     return x.reshape(()).item()
 
 
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front. Raises ValueError outside [-rank, rank − 1]."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} does not fit rank {rank}")
+    return axis % rank
+
+
 def to_host(x: Any) -> Any:
     """Return an array as a NumPy array; anything else unchanged."""
     return x.get() if hasattr(x, "get") and hasattr(x, "dtype") else x

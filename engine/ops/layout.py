@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.host import ints, namespace, scalar
+from graphdoc.engine.ops.host import axis_of, ints, namespace, scalar
 from graphdoc.engine.ops.shapes import (
     Shape,
     broadcast_shapes,
@@ -60,6 +60,8 @@ def reshape(call: Call, data: Array, shape: Array, *, allowzero: int = 0) -> Arr
     Raises ValueError when the number of elements differs, or IndexError when 0 stands past the rank.
     """
     target = ints(shape)
+    if min(target, default=0) < -1:
+        raise ValueError(f"Reshape to {target}: sizes are at least -1")
     if allowzero and 0 in target and -1 in target:
         raise ValueError("Reshape with allowzero takes no shape that holds both 0 and -1")
     if not allowzero:
@@ -251,9 +253,10 @@ def _even_parts(size: int, count: int) -> list[int]:
 
 def split_array(data: Array, sizes: Sequence[int], axis: int) -> tuple[Array, ...]:
     """Return views of consecutive parts. Raises ValueError when the sizes do not add up to the axis."""
+    axis = axis_of(axis, data.ndim)
     if sum(sizes) != data.shape[axis] or any(size < 0 for size in sizes):
         raise ValueError(f"Split into {list(sizes)} does not fit size {data.shape[axis]} of axis {axis}")
-    before = (slice(None),) * (axis % data.ndim)
+    before = (slice(None),) * axis
     ends = np.cumsum(sizes).tolist()
     return tuple(data[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True))
 

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from graphdoc.engine.ops.constants import to_dtype
+from graphdoc.engine.ops.host import axis_of
 from graphdoc.engine.ops.shapes import same_shape
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -34,10 +35,10 @@ def spread(xp: Any, x: Array, scale: Array, axis: int, block_size: int) -> Array
     """
     if scale.size == 1 and not block_size:
         return scale.reshape(())
-    axis %= x.ndim
+    axis = 0 if x.ndim == 1 else axis_of(axis, x.ndim)
     if block_size:
         wide = xp.repeat(scale, block_size, axis=axis)[(slice(None),) * axis + (slice(x.shape[axis]),)]
-        if wide.shape == x.shape:
+        if wide.shape == x.shape and (scale.shape[axis] - 1) * block_size < x.shape[axis]:
             return wide
     elif scale.shape == (x.shape[axis],):
         return scale.reshape([-1 if a == axis else 1 for a in range(x.ndim)])

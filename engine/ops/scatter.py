@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.gather import check_bounds, check_elements, element_index
-from graphdoc.engine.ops.host import beside, namespace, on_host
+from graphdoc.engine.ops.host import axis_of, beside, namespace, on_host
 from graphdoc.engine.ops.shapes import same_as_first
 from graphdoc.engine.ops.table import Array, Call, op
 
@@ -98,7 +98,7 @@ def tensor_scatter(
     mode circular wraps around the axis; linear raises IndexError past its end.
     """
     xp: Any = namespace(call, past_cache)
-    axis %= past_cache.ndim
+    axis = axis_of(axis, past_cache.ndim)
     size, count, batch = past_cache.shape[axis], update.shape[axis], past_cache.shape[0]
     starts = xp.zeros(batch, dtype="int64") if write_indices is None else write_indices
     places = starts[:, None] + xp.arange(count)

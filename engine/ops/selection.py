@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.host import beside, namespace, on_host, scalar
+from graphdoc.engine.ops.host import axis_of, beside, namespace, on_host, scalar
 from graphdoc.engine.ops.shapes import INT64, constant_ints, same_as_first, with_dims
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
@@ -180,7 +180,7 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array, *, axis: in
     """
     size = int(scalar(depth))
     xp = namespace(call, values)
-    axis %= indices.ndim + 1
+    axis = axis_of(axis, indices.ndim + 1)
     index = xp.expand_dims(indices.astype("int64"), axis)
     places = xp.arange(size).reshape((-1,) + (1,) * (indices.ndim - axis))
     hot = xp.where(index < 0, index + size, index) == places

@@ -50,6 +50,21 @@ def test_gather_refuses_an_index_out_of_bounds(op: str, index: int) -> None:
         run(op, FLOATS, indices)
 
 
+@pytest.mark.parametrize("axis", [3, -4])
+def test_an_axis_past_the_rank_is_refused(axis: int) -> None:
+    index, indices = np.int64(0), np.zeros((1, 1, 1), np.int64)
+    ones = np.ones((1, 1, 1), np.float32)
+
+    for op, inputs in {
+        "Gather": (FLOATS, index),
+        "GatherElements": (FLOATS, indices),
+        "ScatterElements": (FLOATS, indices, ones),
+        "OneHot": (indices[0], np.int64(2), ones[0, 0].repeat(2)),
+    }.items():
+        with pytest.raises(RunnerError, match=f"axis {axis} does not fit rank 3"):
+            run(op, *inputs, axis=axis)
+
+
 @pytest.mark.parametrize("axis", [-2, 0, 2])
 def test_gather_elements(axis: int) -> None:
     """The indices may be shorter than the data on the other axes."""

@@ -57,6 +57,8 @@ def test_reshape_by_attribute(opset: int) -> None:
     [
         ((5, -1), {}, "reshape"),
         ((7,), {}, "reshape"),
+        ((-2, 3), {}, "at least -1"),
+        ((-1, -1), {}, "unknown dimension"),
         ((0, -1), {"allowzero": 1}, "allowzero"),
         ((0, 0, 0, -1), {}, "out of range"),
     ],
@@ -174,6 +176,7 @@ def test_split_before_version_18() -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "message"),
     [
+        ((2, 3), {"axis": 1}, "axis 1 does not fit rank 1"),
         ((2, 2), {}, "does not fit size 5"),
         ((6, -1), {}, "does not fit"),
         (None, {"opset": 13}, "equal parts"),

@@ -134,6 +134,14 @@ def test_scale_that_fits_nothing() -> None:
         run("QuantizeLinear", MATRIX, np.ones(5, np.float32), axis=0)
 
 
+def test_block_size_that_fits_nothing() -> None:
+    """Three scales for an axis of 6 mean blocks of 2; larger blocks would leave a scale unused."""
+    with pytest.raises(RunnerError, match="block size 3"):
+        run("QuantizeLinear", MATRIX, np.ones((4, 3), np.float32), axis=1, block_size=3)
+    with pytest.raises(RunnerError, match="axis 2 does not fit rank 2"):
+        run("QuantizeLinear", MATRIX, np.ones(4, np.float32), axis=2)
+
+
 @pytest.mark.parametrize("x", [MATRIX, np.abs(MATRIX), -np.abs(MATRIX), np.zeros((2, 2), np.float32)])
 def test_dynamic(x: Any) -> None:
     """The range always holds 0; all zeros have scale 1."""

@@ -179,7 +179,7 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), _ignore),
     **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"), _literal),
     **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _literal),
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1"), _literal),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "BINFLOAT"), _literal),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _memoize),
     **dict.fromkeys(
         ("GET", "BINGET", "LONG_BINGET"), lambda machine, at: machine.push(machine.memo[int(at)])

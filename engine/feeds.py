@@ -134,7 +134,7 @@ def _arrays(spec: InputSpec, value: Any) -> Iterator[Any]:
     if value is None or listed != spec.kind.endswith(SEQUENCE):
         got = "nothing" if value is None else "a list" if listed else "an array"
         raise InputError(
-            f"input '{spec.name}' is a {spec.kind}, the feed is {got}",
+            f"input '{spec.name}' is a{'n' * (spec.kind[0] == 'o')} {spec.kind}, the feed is {got}",
             where=str(spec),
             next_step="give a sequence as a list of arrays, an empty optional as None",
         )

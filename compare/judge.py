@@ -20,6 +20,10 @@ RANDOM = frozenset(
 """Operators whose results do not follow from their inputs (Dropout counts only in training mode)."""
 
 
+ADDITIVE = frozenset({"Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min", "SkipLayerNormalization"})
+"""Operators that add their inputs or put them side by side."""
+
+
 @dataclass(slots=True)
 class Evidence:
     """What closer examination of suspects brought to light, by tap name.
@@ -38,13 +42,18 @@ class Evidence:
 
 @dataclass(slots=True)
 class Judgement:
-    """The outcome for one finding. reach: the own errors on the way to it, added as independent ones."""
+    """The outcome for one finding.
+
+    reach: the own errors on the way to it, added as independent ones. noise: measured, of it or of the values
+    before it. rms: of A's value. unreliable: the layer that makes it a matter of chance.
+    """
 
     status: Status
     own_limit: Limit
     limit: Limit
     reach: float = 0.0
     noise: float = 0.0
+    rms: float = 0.0
     unreliable: str = ""
     note: str = ""
 
@@ -66,20 +75,34 @@ def _judge(
     finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None
 ) -> Judgement:
     own_limit = given or evidence.own_limits.get(finding.point.key, finding.own_limit)
-    reach = _reach(finding, before, own_limit)
-    noise = evidence.noise.get(finding.point.key, max((b.noise for b in before), default=0.0))
+    rms = finding.metrics.rms_a if finding.metrics else 0.0
+    weights = [_weight(finding.point.op, b.rms, rms) for b in before]
+    reach = _reach(finding, own_limit, [w * b.reach for w, b in zip(weights, before, strict=True)])
+    carried = max((w * b.noise for w, b in zip(weights, before, strict=True)), default=0.0)
+    noise = evidence.noise.get(finding.point.key, carried)
     limit = given or _limit(own_limit, reach, noise)
     unreliable = _unreliable(finding, before, evidence)
-    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, unreliable)
+    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, unreliable)
     result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
     return result
 
 
-def _reach(finding: Finding, before: Iterable[Judgement], limit: Limit) -> float:
+def _weight(op: str, rms_in: float, rms_out: float) -> float:
+    """Return how much of an input's relative error the result can show.
+
+    What is added to something larger brings a smaller share: a mean of nearly 0, for one, may be wrong in
+    every digit and still not matter to x − mean.
+    """
+    if op not in ADDITIVE or rms_out <= 0:
+        return 1.0
+    return min(1.0, rms_in / rms_out)
+
+
+def _reach(finding: Finding, limit: Limit, carried: Iterable[float]) -> float:
     """Return the rounding on the way to a value; an error past its limit is a fault, not rounding."""
     own = finding.own if finding.own is not None else limit.value
     own = min(own, limit.value) if math.isfinite(own) else limit.value
-    return math.hypot(own, max((b.reach for b in before), default=0.0))
+    return math.hypot(own, max(carried, default=0.0))
 
 
 def _limit(own: Limit, reach: float, noise: float) -> Limit:

@@ -288,8 +288,8 @@ def _facts_coverage(case: Case) -> Facts:
     if case.skipped:
         reasons = Counter(skip.reason for skip in case.skipped)
         reason, count = reasons.most_common(1)[0]
-        more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-        yield "skipped", f"{_count(len(case.skipped), 'value')}: {group(count)} × {reason}{more}"
+        others = f", and {group(len(case.skipped) - count)} for other reasons" if len(reasons) > 1 else ""
+        yield "skipped", f"{_count(count, 'value')}: {reason}{others}"
     for side in (case.a, case.b):
         if side.fallbacks:
             yield "fallback", f"{side.label} uses another implementation for {'; '.join(side.fallbacks)}"

@@ -18,7 +18,7 @@ demo: .venv/ready-demo
 	$(BIN)/graphdoc demo -o report.html
 
 test: lint types
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

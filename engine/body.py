@@ -174,7 +174,7 @@ def call_function(*inputs: Any, body: Any) -> tuple[Any, ...]:
 
 def declared(value: ir.Value | None) -> TensorType:
     """Return what the graph declares of a value; dims without a size are None."""
-    if value is None or value.dtype is None:
+    if value is None or value.dtype in (None, ir.DataType.UNDEFINED):
         return TensorType()
     dtype = np.dtype(object) if value.dtype == ir.DataType.STRING else value.dtype.numpy()
     dims = None if value.shape is None else tuple(d if isinstance(d, int) else None for d in value.shape)

@@ -125,7 +125,8 @@ def _unique(x: np.ndarray[Any, Any], axis: int | None, ordered: int) -> tuple[np
     if axis is not None:
         # Slices are compared through the ranks of their elements, which any dtype has, strings too.
         codes = _ranks(flat)[1].reshape(x.shape)
-        rows = np.moveaxis(codes, axis, 0).reshape(x.shape[axis], -1)
+        moved = np.moveaxis(codes, axis, 0)
+        rows = moved.reshape(len(moved), prod(moved.shape[1:]))
         _, first, inverse, counts = np.unique(
             rows, axis=0, return_index=True, return_inverse=True, return_counts=True
         )

@@ -128,9 +128,16 @@ def _crop(data: Array, before: Sequence[int], after: Sequence[int]) -> Array:
 
 
 def _pad_constant(xp: Any, data: Array, before: list[int], after: list[int], value: Any) -> Array:
+    """Pad with a constant; a negative pad removes data, or what the other side adds."""
     shape = [n + b + a for n, b, a in zip(data.shape, before, after, strict=True)]
+    if min(shape, default=0) < 0:
+        raise ValueError(f"Pad removes more than there is of shape {list(data.shape)}")
     result = xp.full(shape, value, dtype=data.dtype)
-    result[tuple(slice(b, b + n) for n, b in zip(data.shape, before, strict=True))] = data
+    kept = [(max(-b, 0), min(n, n + a)) for n, b, a in zip(data.shape, before, after, strict=True)]
+    if all(start < end for start, end in kept):
+        source = tuple(slice(start, end) for start, end in kept)
+        target = tuple(slice(start + b, end + b) for (start, end), b in zip(kept, before, strict=True))
+        result[target] = data[source]
     return result
 
 
@@ -154,16 +161,14 @@ def pad_array(call: Call, data: Array, pads: Sequence[int], mode: str, value: An
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise ValueError(f"Pad does not know mode '{mode}'")
     before, after = list(pads[: data.ndim]), list(pads[data.ndim :])
-    if min(pads, default=0) < 0:
-        data = _crop(data, before, after)
-        before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
-    if not any(before) and not any(after):
+    if not any(pads):
         return data
     xp = namespace(call, data)
     if mode == "constant":
-        neutral = "" if data.dtype == object else 0
+        neutral = "" if data.dtype.kind == "O" else 0
         return _pad_constant(xp, data, before, after, neutral if value is None else value)
-    return _pad_mirrored(xp, data, before, after, mode)
+    data = _crop(data, before, after)
+    return _pad_mirrored(xp, data, [max(b, 0) for b in before], [max(a, 0) for a in after], mode)
 
 
 @op("Pad", 11, 13, 18, 19, 21, 23, 24, 25, infer=_pad_type)

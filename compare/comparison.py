@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -23,7 +24,7 @@ from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
 
-LATENCY_SECONDS = 0.3
+LATENCY_SECONDS = 0.25
 """Time spent on whole untapped runs of each side."""
 
 LATENCY_RUNS = 20
@@ -45,6 +46,7 @@ class Options:
     rtol: float | None = None
     atol: float | None = None
     threads: int = 0
+    seed: int = 0
     memory: int | None = None
     latency: bool = True
     command: str = ""
@@ -67,37 +69,52 @@ class Options:
         return Limit(value=used.relative, reason=reason)
 
 
-@dataclass(slots=True)
-class _Timed:
-    """Outputs of an untapped run and how long such runs take."""
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What untapped runs showed: how far taps move the outputs, and how long a run takes."""
 
-    outputs: Values
+    gap: float | None
     latency: Latency | None = None
-    gap: float | None = field(default=None)
 
 
 def compare(
-    ref: Target, test: Target, inputs: Inputs, options: Options, progress: Progress | None = None
+    ref: Target,
+    test: Target,
+    inputs: Callable[[], Inputs],
+    options: Options,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Compare two targets (the same one twice for two runners) on one set of inputs.
 
+    inputs: makes them; called while runners that can open in the background.
+
     Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
     """
-    settings = RunnerOptions(options.threads, inputs.seed or 0)
+    settings = RunnerOptions(options.threads, options.seed)
     points = choose(ref, test, options.taps)
-    with (
-        open_runner(options.ref, ref, settings, "--ref") as a,
-        open_runner(options.test, test, settings, "--test") as b,
-    ):
-        feeds = (inputs.feeds, _renamed_feeds(inputs.feeds, ref, test))
+    with ExitStack() as opened:
+        a, b = (
+            opened.enter_context(_warm(open_runner(name, target, settings, option)))
+            for name, target, option in ((options.ref, ref, "--ref"), (options.test, test, "--test"))
+        )
+        fed = inputs()
+        feeds = (fed.feeds, _renamed_feeds(fed.feeds, ref, test))
         feeding = test.feeding({point.key for point in points})
         measured = _measure(a, b, feeds, points, ref, options, feeding, progress)
-        whole = [_untouched(r, f, options) for r, f in ((a, feeds[0]), (b, feeds[1]))]
-        whole[0].gap, whole[1].gap = _gap(whole[0], measured.outputs_a), _gap(whole[1], measured.outputs_b)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
         judged, evidence = _judge(scene, measured.findings, options)
-        sides = (_side("A", ref, a, whole[0]), _side("B", test, b, whole[1]))
-    return _result(measured.findings, judged, evidence, sides, inputs, options, _unpaired(ref, test, points))
+        sides = (
+            _side("A", ref, a, _untouched(a, feeds[0], measured.outputs_a, options)),
+            _side("B", test, b, _untouched(b, feeds[1], measured.outputs_b, options)),
+        )
+    return _result(measured.findings, judged, evidence, sides, fed, options, _unpaired(ref, test, points))
+
+
+def _warm(runner: Runner) -> Runner:
+    warm = getattr(runner, "warm", None)
+    if warm is not None:
+        warm()
+    return runner
 
 
 def choose(ref: Target, test: Target, taps: Sequence[str]) -> list[Point]:
@@ -180,25 +197,26 @@ def _measure(
     )
 
 
-def _untouched(runner: Runner, feeds: Mapping[str, Any], options: Options) -> _Timed:
-    """Run the untapped model: once for its outputs, and while time lasts for its latency."""
+def _untouched(runner: Runner, feeds: Mapping[str, Any], tapped: Values, options: Options) -> _Whole:
+    """Run the untapped model: once to hold its outputs against the tapped ones, then for its latency."""
     started = time.perf_counter()
     outputs = runner.untouched(feeds)
-    first = time.perf_counter() - started
-    if not options.latency or first > LATENCY_SECONDS:
-        return _Timed(outputs)
-    seconds: list[float] = []
-    while len(seconds) < LATENCY_RUNS and (len(seconds) < 3 or sum(seconds) < LATENCY_SECONDS):
+    seconds = [time.perf_counter() - started]
+    gap = _gap(outputs, tapped)
+    if not options.latency:
+        return _Whole(gap)
+    while len(seconds) < LATENCY_RUNS and sum(seconds) < LATENCY_SECONDS:
         started = time.perf_counter()
         runner.untouched(feeds)
         seconds.append(time.perf_counter() - started)
-    low, median, high = np.quantile(seconds, [0.05, 0.5, 0.95])
-    return _Timed(outputs, Latency(median=float(median), low=float(low), high=float(high), runs=len(seconds)))
+    timed = seconds[1:] or seconds  # the first one warms up
+    low, median, high = np.quantile(timed, [0.05, 0.5, 0.95])
+    return _Whole(gap, Latency(median=float(median), low=float(low), high=float(high), runs=len(timed)))
 
 
-def _gap(untouched: _Timed, tapped: Values) -> float | None:
+def _gap(outputs: Values, tapped: Values) -> float | None:
     """Return the largest error between outputs with and without taps."""
-    gaps = [_error(value, tapped[name]) for name, value in untouched.outputs.items() if name in tapped]
+    gaps = [_error(value, tapped[name]) for name, value in outputs.items() if name in tapped]
     known = [gap for gap in gaps if gap is not None]
     return max(known, default=None)
 
@@ -226,7 +244,7 @@ def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple
     return judged, evidence
 
 
-def _side(label: str, target: Target, runner: Runner, whole: _Timed) -> Side:
+def _side(label: str, target: Target, runner: Runner, whole: _Whole) -> Side:
     source = target.source
     return Side(
         label=label,

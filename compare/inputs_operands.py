@@ -271,6 +271,21 @@ def domain_values(case: Case) -> Made | None:
     return None
 
 
+_KEEPS_SMALL = frozenset({("GreaterOrEqual", 1), ("Greater", 1), ("LessOrEqual", 0), ("Less", 0)})
+_KEEPS_LARGE = frozenset({("GreaterOrEqual", 0), ("Greater", 0), ("LessOrEqual", 1), ("Less", 1)})
+
+
+def bound_values(case: Case) -> Made | None:
+    """Return for a number that bounds a constant scale the end of the scale that lets all of it through."""
+    for use in case.facts.uses:
+        small = use.at in _KEEPS_SMALL
+        if (small or use.at in _KEEPS_LARGE) and use.path.scale == 1 and use.path.shift == 0:
+            scale = case.walker.constant(use.node.inputs[1 - use.slot])
+            if scale is not None and scale.size > 1 and scale.dtype.kind in "iuf":
+                return (scale.min(), "lower end") if small else (scale.max(), "upper end")
+    return None
+
+
 def _even(case: Case, use: Use) -> bool:
     """Whether the exponent is a whole number, so that negative values may be raised to it."""
     exponent = case.walker.constant(use.node.inputs[1])

@@ -179,7 +179,7 @@ def _is_state(facts: Facts) -> bool:
 
 
 def _is_image(facts: Facts) -> bool:
-    axes = image_axes(facts) if facts.kind in "fu" else None
+    axes = image_axes(facts) if facts.kind in "fu" or facts.spec.dtype_name == "int8" else None
     if axes is None:
         return False
     latent = axes[2] is not None and facts.size(axes[2]) == 4 and bool(_LATENT.search(facts.name))
@@ -342,6 +342,9 @@ _SYMBOLS: dict[str, str] = {
 """A word of a symbol → what the axis stands for. Letters count only where they are the whole symbol."""
 
 _ALONG_TIME = (SAMPLES, TIME, SEQUENCE)
+_OF_ENCODER = re.compile(r"(^|_)(encoder|enc|src|source|cross|memory)(_|$)")
+"""What the encoder gives does not grow with the decoder's tokens."""
+
 _OF_TOKENS = (Role.TOKENS, Role.SEGMENTS, Role.POSITIONS, Role.MASK)
 
 
@@ -361,6 +364,8 @@ def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
     for axis, dim in enumerate(facts.spec.shape or ()):
         if isinstance(dim, str):
             labels[axis] = _by_symbol(dim, labels[axis])
+    if _OF_ENCODER.search(facts.name):
+        labels = [SEQUENCE if label in (PAST, TOTAL) else label for label in labels]
     if role in _OF_TOKENS:
         labels = [SEQUENCE if label in (TIME, SAMPLES) else label for label in labels]
     return tuple(labels)

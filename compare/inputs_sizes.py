@@ -208,6 +208,7 @@ class Search:
             sizes[key] = self._candidates(unknown)[0]
         for pair in self._pictures():
             sizes.update(next(self._sides(pair, sizes)))
+        sizes.update(next(self._totals(sizes), {}))
         return sizes
 
     def _try(self, sizes: Sizes) -> Trial:
@@ -253,7 +254,7 @@ class Search:
 
     def _totals(self, sizes: Sizes) -> Iterator[Sizes]:
         """Yield sizes for the length of cache and tokens together."""
-        members = [key for key, unknown in self.open.items() if unknown.label == TOTAL]
+        members = [k for k, unknown in self.open.items() if unknown.label == TOTAL and k not in self.formulas]
         setting = self.setting(self._complete(sizes))
         if members:
             for value in (setting.past + setting.sequence, setting.sequence, setting.past):
@@ -262,8 +263,6 @@ class Search:
     def _candidates(self, unknown: Open) -> tuple[int, ...]:
         """Return sizes for one dimension: asked for, had by others of its kind, usual."""
         usual = CANDIDATES[unknown.label]
-        if unknown.label == TOTAL:
-            usual = (CANDIDATES[PAST][0] + CANDIDATES[SEQUENCE][0], *usual)
         others = () if unknown.label in (OTHER, FEATURE, CHANNEL) else self._fixed(unknown.label)
         return tuple(dict.fromkeys((*unknown.hints, *others, *usual)))
 

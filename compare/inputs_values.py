@@ -9,7 +9,7 @@ import numpy as np
 
 from graphdoc.compare.inputs_facts import Case
 from graphdoc.compare.inputs_index import Limit, limits
-from graphdoc.compare.inputs_operands import domain_values, operand_use, operand_values
+from graphdoc.compare.inputs_operands import bound_values, domain_values, operand_use, operand_values
 from graphdoc.compare.inputs_roles import Role, audio_axis, image_axes
 from graphdoc.compare.inputs_signals import WORDS, features, pictures, voices, words
 from graphdoc.compare.inputs_tabular import attribute, categories, fitted, missing_marker
@@ -151,7 +151,7 @@ def _numbers(case: Case) -> Made:
     dtype = case.facts.spec.dtype_name
     if dtype == "uint8":
         return case.rng.integers(0, 256, case.shape), "integers 0 to 255"
-    found = domain_values(case)
+    found = domain_values(case) or bound_values(case)
     if found is not None or not case.shape or np.prod(case.shape) == 1:
         return found or (2, "a small number")
     low = -9 if dtype == "int8" else 0
@@ -212,6 +212,8 @@ def _image(case: Case) -> Made:
     if axes is None:
         return features(case.rng, case.shape), "normal values"
     values = pictures(case.rng, case.shape, *axes)
+    if case.facts.kind == "i":
+        return np.round(values * 255) - 128, "a picture, values -128 to 127"
     if case.facts.integer or _expects_bytes(case):
         return np.round(values * 255), "a picture, values 0 to 255"
     return values, "a picture, values 0 to 1"
@@ -241,7 +243,7 @@ def _audio(case: Case) -> Made:
 
 def _scale(case: Case) -> Made:
     """1, but 0 for what scales random numbers: with noise no two runs could be compared."""
-    found = domain_values(case)
+    found = domain_values(case) or bound_values(case)
     if found is not None:
         return found
     value = 0.5 if re.search(r"thresh|conf|iou|top_p|ratio", case.facts.name) else 1.0

@@ -97,23 +97,23 @@ def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
 
 
 def _rms_of(arrays: list[Array]) -> float:
-    """Return the RMS over the finite elements of all arrays."""
+    """Return the RMS over the finite elements of all arrays; float32 sums do, since it serves as a scale."""
     total, count = 0.0, 0
     for array in arrays:
-        for block in _blocks(array):
+        flat = _flat(array)
+        for start in range(0, flat.size, BLOCK):
+            block = _summable(flat[start : start + BLOCK])
             square = float(block @ block)
             if not math.isfinite(square):
-                block = block[np.isfinite(block)]
+                block = block[np.isfinite(block)].astype(np.float64)
                 square = float(block @ block)
             total += square
             count += block.size
     return math.sqrt(total / count) if count else 0.0
 
 
-def _blocks(array: Array) -> Iterator[Array]:
-    flat = _flat(array)
-    for start in range(0, flat.size, BLOCK):
-        yield flat[start : start + BLOCK].astype(np.float64)
+def _summable(block: Array) -> Array:
+    return block if block.dtype in (np.float32, np.float64) else block.astype(np.float64)
 
 
 def _flat(array: Array) -> Array:
@@ -159,12 +159,38 @@ class _Tally:
         self.eps = max(self.eps, epsilon(a.dtype))
         self.size += a.size
         left, right = _flat(a), _flat(b)
+        if not left.size:
+            return
+        if left.dtype == right.dtype and np.array_equal(left, right) and _is_finite(left):
+            self._equal(left)
+            return
+        self._extremes(0, left)
+        self._extremes(1, right)
         for start in range(0, left.size, BLOCK):
             x = left[start : start + BLOCK].astype(np.float64)
             y = right[start : start + BLOCK].astype(np.float64)
             x, y, kept = self._finite(x, y)
             if x.size:
                 self._block(x, y, a.shape, start, kept)
+
+    def _equal(self, values: Array) -> None:
+        """Count an array that both sides share."""
+        blocks = (values[i : i + BLOCK].astype(np.float64) for i in range(0, values.size, BLOCK))
+        square = sum(float(block @ block) for block in blocks)
+        self.finite += values.size
+        self.aa, self.bb, self.ab = self.aa + square, self.bb + square, self.ab + square
+        for side in (0, 1):
+            self._extremes(side, values)
+
+    def _extremes(self, side: int, values: Array) -> None:
+        low, high = float(values.min()), float(values.max())
+        if not math.isfinite(low) or not math.isfinite(high):
+            wide = values.astype(np.float64)
+            wide = wide[np.isfinite(wide)]
+            low, high = float(wide.min(initial=math.inf)), float(wide.max(initial=-math.inf))
+        self.low[side] = min(self.low[side], low)
+        self.high[side] = max(self.high[side], high)
+        self.zero[side] += int(np.count_nonzero(values == 0))
 
     def _finite(self, x: Array, y: Array) -> tuple[Array, Array, Array | None]:
         """Return the elements finite on both sides and their positions (None: all); count the others."""
@@ -177,7 +203,6 @@ class _Tally:
         for side, values in enumerate((x, y)):
             self.nan[side] += int(np.isnan(values).sum())
             self.inf[side] += int(np.isinf(values).sum())
-            self._span(side, values[np.isfinite(values)])
         same = (np.isnan(x) & np.isnan(y)) | (x == y)
         self.nonfinite_differ += int((~finite & ~same).sum())
         kept = np.flatnonzero(finite)
@@ -185,9 +210,6 @@ class _Tally:
 
     def _block(self, x: Array, y: Array, shape: tuple[int, ...], start: int, kept: Array | None) -> None:
         self.finite += x.size
-        for side, values in enumerate((x, y)):
-            self._span(side, values)
-            self.zero[side] += x.size - int(np.count_nonzero(values))
         self.aa += float(x @ x)
         self.bb += float(y @ y)
         self.ab += float(x @ y)
@@ -209,11 +231,6 @@ class _Tally:
         against = np.maximum(magnitude, self.scale, out=magnitude)
         if self.scale > 0:
             self.max_rel = max(self.max_rel, float((d / against).max()))
-
-    def _span(self, side: int, values: Array) -> None:
-        if values.size:
-            self.low[side] = min(self.low[side], float(values.min()))
-            self.high[side] = max(self.high[side], float(values.max()))
 
     def metrics(self) -> Metrics:
         rms, rms_a, rms_b = self.rms(self.dd), self.rms(self.aa), self.rms(self.bb)
@@ -248,6 +265,12 @@ class _Tally:
             zero_b=self.zero[1],
             nonfinite_differ=self.nonfinite_differ,
         )
+
+
+def _is_finite(values: Array) -> bool:
+    return values.dtype.kind in "biu" or bool(
+        np.isfinite(float(values.max())) and np.isfinite(float(values.min()))
+    )
 
 
 def _finite(value: float) -> float | None:

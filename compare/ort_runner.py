@@ -1,6 +1,8 @@
 """Runner ``ort``: ONNX Runtime, with every value in reach, inside If, Loop and Scan too."""
 
+import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -40,11 +42,29 @@ class OrtRunner:
         self._target = target
         path = target.source.path
         self._factory = SessionFactory(providers, str(path.parent) if path else "", options.threads)
+        self._warming: threading.Thread | None = None
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """None: ONNX Runtime serves a model whole or refuses it."""
         return ()
+
+    def warm(self) -> None:
+        """Open the sessions on another thread; ONNX Runtime does that without Python's lock."""
+        main = self._main  # made here, so that the model is parsed once
+
+        def open_both() -> None:
+            with suppress(RunnerError):  # what is refused is refused again, and reported, on first use
+                main.open_tapped()
+                self._untouched  # noqa: B018 - opens the session
+
+        self._warming = threading.Thread(target=open_both, daemon=True)
+        self._warming.start()
+
+    def _ready(self) -> None:
+        if self._warming is not None:
+            self._warming.join()
+            self._warming = None
 
     @cached_property
     def _untouched(self) -> OrtSession:
@@ -59,10 +79,12 @@ class OrtRunner:
 
     def untouched(self, feeds: Mapping[str, Any]) -> Values:
         """Return the outputs of the file as it is, with ONNX Runtime's usual optimisations."""
+        self._ready()
         return self._untouched.run(self._untouched.outputs, feeds)
 
     def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
         """See Runner.run."""
+        self._ready()
         wanted = frozenset(taps)
         main = self._main
         local = main.local(wanted)
@@ -80,6 +102,7 @@ class OrtRunner:
 
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced."""
+        self._ready()
         wanted = frozenset(taps)
         main = self._main
         env = {**{n: given[n] for n in main.layers if n in given}, **feeds}
@@ -94,6 +117,7 @@ class OrtRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ready()
         main = self.__dict__.pop("_main", None)
         if main is not None:
             main.close()

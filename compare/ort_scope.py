@@ -87,8 +87,7 @@ class Scope:
         if not names:
             return {}
         if self.path == MAIN:
-            session = self._session("tapped", lambda: derived.tapped(self.proto, sorted(self.layers)))
-            return session.run(names, env)
+            return self.open_tapped().run(names, env)
         feeds = self._feeds(env)
         types = self._types(feeds)
         key = ("body", tuple(names), tuple(sorted((n, t.SerializeToString()) for n, t in types.items())))
@@ -97,6 +96,10 @@ class Scope:
             lambda: derived.body(self.proto, self.graph, types, self.constants, names).SerializeToString(),
         )
         return session.run(names, feeds)
+
+    def open_tapped(self) -> OrtSession:
+        """Return the session of the whole model with every layer of the main graph as output."""
+        return self._session("tapped", lambda: derived.tapped(self.proto, sorted(self.layers)))
 
     def run_isolated(self, env: Env, fetch: Collection[str]) -> dict[str, Any]:
         """Run each fetched layer on the values of ``env``; return them by name."""

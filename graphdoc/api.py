@@ -98,7 +98,6 @@ def compare_models(
     """
     target_a = Target(open_source(ref))
     target_b = target_a if test is None else Target(open_source(test))
-    fed = resolve_inputs(target_a, inputs, shapes, seed)
     options = Options(
         ref=ref_runner,
         test=test_runner,
@@ -106,12 +105,15 @@ def compare_models(
         rtol=rtol,
         atol=atol,
         threads=threads,
+        seed=seed,
         memory=memory,
         latency=latency,
         command=command,
         model=os.fspath(ref) if isinstance(ref, str | os.PathLike) else "",
     )
-    result = compare(target_a, target_b, fed, options, progress)
+    result = compare(
+        target_a, target_b, lambda: resolve_inputs(target_a, inputs, shapes, seed), options, progress
+    )
     require_layers(result)
     return as_result(result)
 

@@ -56,7 +56,8 @@ def non_max_suppression(
     *,
     center_point_box: int = 0,
 ) -> Array:
-    """The boxes kept per batch entry and class: int64 [kept, 3] of (batch, class, box).
+    """The boxes kept per batch entry and class: int64 [kept, 3] of (batch, class, box) (ONNX
+    NonMaxSuppression-11).
 
     boxes: [batch, n, 4]; scores: [batch, classes, n]. A box is dropped when it overlaps a better one by
     more than ``iou_threshold`` (default 0) or scores at most ``score_threshold``. Without

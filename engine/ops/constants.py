@@ -56,7 +56,8 @@ def _filled_type(call: Call, shape: TensorType, *, value: Array | None = None) -
 
 @op("ConstantOfShape", 9, 20, 21, 23, 24, 25, infer=_filled_type)
 def constant_of_shape(call: Call, shape: Array, *, value: Array | None = None) -> Array:
-    """A tensor of the given shape, filled with the one element of ``value`` (default float32 0)."""
+    """A tensor of the given shape, filled with the one element of ``value`` (default float32 0) (ONNX
+    ConstantOfShape-25)."""
     dims = tuple(ints(shape))
     if value is None:
         return call.xp.zeros(dims, dtype=call.real(np.float32))
@@ -75,7 +76,8 @@ def _shape_type(call: Call, data: TensorType, *, start: int = 0, end: int | None
 
 @op("Shape", 1, 13, 15, 19, 21, 23, 24, 25, infer=_shape_type)
 def shape_(call: Call, data: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """The sizes of axes start … end − 1 as int64; both may be negative and are clamped to the rank."""
+    """The sizes of axes start … end − 1 as int64; both may be negative and are clamped to the rank (ONNX
+    Shape-25)."""
     return call.xp.asarray(data.shape[start:end], dtype="int64")
 
 
@@ -87,7 +89,7 @@ def _size_type(call: Call, data: TensorType) -> TensorType:
 
 @op("Size", 1, 13, 19, 21, 23, 24, 25, infer=_size_type)
 def size(call: Call, data: Array) -> Array:
-    """The number of elements, int64 []."""
+    """The number of elements, int64 [] (ONNX Size-25)."""
     return call.xp.asarray(prod(data.shape), dtype="int64")
 
 
@@ -99,7 +101,7 @@ def _range_type(
 
 @op("Range", 11, 27, infer=_range_type)
 def range_(call: Call, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """start + i·delta for 0 ≤ i < max(⌈(limit − start) / delta⌉, 0).
+    """start + i·delta for 0 ≤ i < max(⌈(limit − start) / delta⌉, 0) (ONNX Range-27).
 
     The count of floats is taken in float64, from the difference in the dtype of the inputs, as ONNX
     Runtime does; float16 and bfloat16 are computed in float32 and rounded once. Raises ValueError for
@@ -127,7 +129,7 @@ def _eye_type(call: Call, x: TensorType, *, dtype: int | None = None, k: int = 0
 
 @op("EyeLike", 9, 22, infer=_eye_type)
 def eye_like(call: Call, x: Array, *, dtype: int | None = None, k: int = 0) -> Array:
-    """Ones on the k-th diagonal of zeros in the shape of ``x`` (rank 2)."""
+    """Ones on the k-th diagonal of zeros in the shape of ``x`` (rank 2) (ONNX EyeLike-22)."""
     if x.ndim != 2:
         raise ValueError(f"EyeLike takes a matrix, not rank {x.ndim}")
     rows, columns = x.shape

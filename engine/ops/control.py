@@ -15,7 +15,7 @@ Flags = Sequence[int]
 def if_(
     call: Call, cond: Array, *, then_branch: GraphCallable, else_branch: GraphCallable
 ) -> tuple[Value, ...]:
-    """Run one branch. cond holds one bool."""
+    """Run one branch (ONNX If-25). cond holds one bool."""
     branch = then_branch if bool(cond.reshape(())) else else_branch
     return branch()
 
@@ -61,7 +61,8 @@ def scan(
     scan_output_axes: Flags = (),
     scan_output_directions: Flags = (),
 ) -> tuple[Array, ...]:
-    """Run the body over slices of the last ``num_scan_inputs`` inputs, carrying the others along.
+    """Run the body over slices of the last ``num_scan_inputs`` inputs, carrying the others along (ONNX
+    Scan-25).
 
     The body maps (states…, one slice of each scan input…) to (states…, scan elements…). Axes and
     directions default to 0 (first axis; forward). Raises ValueError when the scan inputs differ in length.
@@ -85,7 +86,7 @@ def scan_8(
     num_scan_inputs: int,
     directions: Flags = (),
 ) -> tuple[Array, ...]:
-    """Scan over axis 1 of batches (axis 0), each entry on its own.
+    """Scan over axis 1 of batches (axis 0), each entry on its own (ONNX Scan-8).
 
     sequence_lens: int64 [batch], the steps of each entry; scan outputs are zero past them.
     """

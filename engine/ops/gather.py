@@ -24,7 +24,8 @@ def _gather_type(call: Call, data: TensorType, indices: TensorType, *, axis: int
 
 @op("Gather", 1, 11, 13, infer=_gather_type)
 def gather(call: Call, data: Array, indices: Array, *, axis: int = 0) -> Array:
-    """The slices of ``data`` along ``axis`` at ``indices``, whose axes stand in the axis' place.
+    """The slices of ``data`` along ``axis`` at ``indices``, whose axes stand in the axis' place (ONNX
+    Gather-13).
 
     Negative indices count from the end. Raises IndexError when one is out of bounds. A single index gives
     a view.
@@ -64,7 +65,8 @@ def check_elements(data: Array, indices: Array, axis: int) -> None:
 
 @op("GatherElements", 11, 13, infer=_gather_elements_type)
 def gather_elements(call: Call, data: Array, indices: Array, *, axis: int = 0) -> Array:
-    """One element of ``data`` per index: its own place, with ``axis`` replaced by the index.
+    """One element of ``data`` per index: its own place, with ``axis`` replaced by the index (ONNX
+    GatherElements-13).
 
     Raises ValueError for indices that do not fit the data, IndexError out of bounds.
     """
@@ -83,7 +85,7 @@ def _gather_nd_type(call: Call, data: TensorType, indices: TensorType, *, batch_
 
 @op("GatherND", 11, 12, 13, infer=_gather_nd_type)
 def gather_nd(call: Call, data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
-    """The slices of ``data`` at the index tuples on the last axis of ``indices``.
+    """The slices of ``data`` at the index tuples on the last axis of ``indices`` (ONNX GatherND-13).
 
     The first ``batch_dims`` axes of both are the same batch. Raises ValueError when shapes do not fit,
     IndexError when an index is out of bounds.

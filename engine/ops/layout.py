@@ -55,7 +55,8 @@ def _reshape_type(
 
 @op("Reshape", 5, 13, 14, 19, 21, 23, 24, 25, infer=_reshape_type)
 def reshape(call: Call, data: Array, shape: Array, *, allowzero: int = 0) -> Array:
-    """The same elements in another shape: 0 keeps the axis (unless ``allowzero``), -1 takes the rest.
+    """The same elements in another shape: 0 keeps the axis (unless ``allowzero``), -1 takes the rest (ONNX
+    Reshape-25).
 
     Raises ValueError when the number of elements differs, or IndexError when 0 stands past the rank.
     """
@@ -73,7 +74,7 @@ def reshape(call: Call, data: Array, shape: Array, *, allowzero: int = 0) -> Arr
 def reshape_1(
     call: Call, data: Array, *, shape: Sequence[int] = (), consumed_inputs: Sequence[int] = ()
 ) -> Array:
-    """Reshape with the shape as an attribute."""
+    """Reshape with the shape as an attribute (ONNX Reshape-1)."""
     return reshape(call, data, np.asarray(shape, np.int64))
 
 
@@ -86,7 +87,7 @@ def _flatten_type(call: Call, data: TensorType, *, axis: int = 1) -> TensorType:
 
 @op("Flatten", 1, 9, 11, 13, 21, 23, 24, 25, infer=_flatten_type)
 def flatten(call: Call, data: Array, *, axis: int = 1) -> Array:
-    """A matrix: the axes before ``axis`` make its rows, the others its columns."""
+    """A matrix: the axes before ``axis`` make its rows, the others its columns (ONNX Flatten-25)."""
     if not -data.ndim <= axis <= data.ndim:
         raise ValueError(f"Flatten axis {axis} does not fit rank {data.ndim}")
     axis += data.ndim if axis < 0 else 0
@@ -105,7 +106,8 @@ def _transpose_type(call: Call, data: TensorType, *, perm: Sequence[int] | None 
 
 @op("Transpose", 1, 13, 21, 23, 24, 25, infer=_transpose_type)
 def transpose(call: Call, data: Array, *, perm: Sequence[int] | None = None) -> Array:
-    """Axis i of the result is axis perm[i] of the input; without ``perm`` the order is reversed."""
+    """Axis i of the result is axis perm[i] of the input; without ``perm`` the order is reversed (ONNX
+    Transpose-25)."""
     return data.transpose(perm)
 
 
@@ -128,13 +130,14 @@ def _squeezed(data: Array, axes: Sequence[int] | None) -> Array:
 
 @op("Squeeze", 1, 11, infer=_squeeze_type)
 def squeeze_1(call: Call, data: Array, *, axes: Sequence[int] | None = None) -> Array:
-    """Remove axes of size 1: those listed, or all. Raises ValueError when a listed one is longer."""
+    """Remove axes of size 1: those listed, or all (ONNX Squeeze-11). Raises ValueError when a listed one is
+    longer."""
     return _squeezed(data, axes)
 
 
 @op("Squeeze", 13, 21, 23, 24, 25, infer=_squeeze_type)
 def squeeze(call: Call, data: Array, axes: Array | None = None) -> Array:
-    """Squeeze with the axes as an input. An empty list removes nothing."""
+    """Squeeze with the axes as an input (ONNX Squeeze-25). An empty list removes nothing."""
     return _squeezed(data, None if axes is None else ints(axes))
 
 
@@ -161,13 +164,14 @@ def _unsqueezed(data: Array, axes: Sequence[int]) -> Array:
 
 @op("Unsqueeze", 1, 11, infer=_unsqueeze_type)
 def unsqueeze_1(call: Call, data: Array, *, axes: Sequence[int]) -> Array:
-    """Insert axes of size 1; the axes count in the result. Raises ValueError for repeated ones."""
+    """Insert axes of size 1; the axes count in the result (ONNX Unsqueeze-11). Raises ValueError for repeated
+    ones."""
     return _unsqueezed(data, axes)
 
 
 @op("Unsqueeze", 13, 21, 23, 24, 25, infer=_unsqueeze_type)
 def unsqueeze(call: Call, data: Array, axes: Array) -> Array:
-    """Unsqueeze with the axes as an input."""
+    """Unsqueeze with the axes as an input (ONNX Unsqueeze-25)."""
     return _unsqueezed(data, ints(axes))
 
 
@@ -182,7 +186,8 @@ def _expand_type(call: Call, data: TensorType, shape: TensorType) -> TensorType:
 
 @op("Expand", 8, 13, infer=_expand_type)
 def expand(call: Call, data: Array, shape: Array) -> Array:
-    """``data`` broadcast with ``shape`` in both directions (a 1 in the shape keeps the axis); a view."""
+    """``data`` broadcast with ``shape`` in both directions (a 1 in the shape keeps the axis); a view (ONNX
+    Expand-13)."""
     target = np.broadcast_shapes(data.shape, tuple(ints(shape)))
     return namespace(call, data).broadcast_to(data, target)
 
@@ -198,7 +203,10 @@ def _tile_type(call: Call, data: TensorType, repeats: TensorType) -> TensorType:
 
 @op("Tile", 6, 13, infer=_tile_type)
 def tile(call: Call, data: Array, repeats: Array) -> Array:
-    """``data`` repeated along each axis. Raises ValueError unless there is one count per axis."""
+    """``data`` repeated along each axis (ONNX Tile-13).
+
+    Raises ValueError unless there is one count per axis.
+    """
     counts = ints(repeats)
     if len(counts) != data.ndim:
         raise ValueError(f"Tile needs {data.ndim} repeats, not {len(counts)}")
@@ -207,7 +215,8 @@ def tile(call: Call, data: Array, repeats: Array) -> Array:
 
 @op("Tile", 1)
 def tile_1(call: Call, data: Array, tiles: Array, axis: Array) -> Array:
-    """``data`` repeated ``tiles`` times along one axis; both come as scalars of the data's dtype."""
+    """``data`` repeated ``tiles`` times along one axis; both come as scalars of the data's dtype (ONNX
+    Tile-1)."""
     counts = [1] * data.ndim
     counts[int(scalar(axis))] = int(scalar(tiles))
     return namespace(call, data).tile(data, counts)
@@ -215,13 +224,13 @@ def tile_1(call: Call, data: Array, tiles: Array, axis: Array) -> Array:
 
 @op("Concat", 4, 11, 13, infer=concatenated)
 def concat(call: Call, *inputs: Array, axis: int) -> Array:
-    """The inputs joined along ``axis``."""
+    """The inputs joined along ``axis`` (ONNX Concat-13)."""
     return inputs[0] if len(inputs) == 1 else namespace(call, *inputs).concatenate(inputs, axis=axis)
 
 
 @op("Concat", 1, infer=concatenated)
 def concat_1(call: Call, *inputs: Array, axis: int = 1) -> Array:
-    """Concat whose axis defaults to 1."""
+    """Concat whose axis defaults to 1 (ONNX Concat-1)."""
     return concat(call, *inputs, axis=axis)
 
 
@@ -272,7 +281,7 @@ def _equal_split(call: Call, data: Array, axis: int) -> tuple[Array, ...]:
 def split_2(
     call: Call, data: Array, *, axis: int = 0, split: Sequence[int] | None = None
 ) -> tuple[Array, ...]:
-    """Views of consecutive parts along ``axis``: sizes from the attribute, or equal ones."""
+    """Views of consecutive parts along ``axis``: sizes from the attribute, or equal ones (ONNX Split-11)."""
     return split_array(data, split, axis) if split else _equal_split(call, data, axis)
 
 
@@ -285,7 +294,7 @@ def split_1(
     axis: int = 0,
     split: Sequence[int] | None = None,
 ) -> tuple[Array, ...]:
-    """Split whose sizes may come as an attribute or as an input."""
+    """Split whose sizes may come as an attribute or as an input (ONNX Split-1)."""
     sizes = split if split_input is None else ints(split_input)
     return split_array(data, sizes, axis) if sizes else _equal_split(call, data, axis)
 
@@ -294,7 +303,7 @@ def split_1(
 def split(
     call: Call, data: Array, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> tuple[Array, ...]:
-    """Views of consecutive parts along ``axis``: sizes from the input, or equal ones.
+    """Views of consecutive parts along ``axis``: sizes from the input, or equal ones (ONNX Split-18).
 
     With ``num_outputs`` (version 18) the last part may be smaller; raises ValueError when it would be
     negative, or when the sizes do not add up to the axis.

@@ -66,7 +66,8 @@ def negative_log_likelihood_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Array:
-    """−weight[c] · x[n, c, …] for the class c = target[n, …]; 0 where the target is ``ignore_index``.
+    """−weight[c] · x[n, c, …] for the class c = target[n, …]; 0 where the target is ``ignore_index`` (ONNX
+    NegativeLogLikelihoodLoss-22).
 
     x: [N, C, d1, …] log-probabilities; target: [N, d1, …]. Reduction none, sum, or mean (over the weights
     used). Half precision is summed in float32.
@@ -89,7 +90,8 @@ def softmax_cross_entropy_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> tuple[Array, Array]:
-    """The negative log-likelihood of log-softmax over axis 1, and the log-softmax itself."""
+    """The negative log-likelihood of log-softmax over axis 1, and the log-softmax itself (ONNX
+    SoftmaxCrossEntropyLoss-13)."""
     logs = _log_softmax(call.xp, wide(scores))
     loss = _nll(call, logs, labels, weights, ignore_index, reduction)
     return loss.astype(scores.dtype), logs.astype(scores.dtype)

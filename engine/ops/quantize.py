@@ -102,7 +102,7 @@ def quantize_linear(
     saturate: int = 1,
 ) -> Array:
     """saturate(round(x / y_scale) + y_zero_point), in the dtype of the zero point, of ``output_dtype``,
-    or uint8.
+    or uint8 (ONNX QuantizeLinear-28).
 
     Per tensor, per axis or blocked. The division is done in the scale's dtype or ``precision``.
     ``saturate`` 0 lets float8 overflow to NaN or Inf.
@@ -151,7 +151,8 @@ def dequantize_linear(
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
-    """(x − x_zero_point) · x_scale, in the scale's dtype or ``output_dtype``. Per tensor, axis or block."""
+    """(x − x_zero_point) · x_scale, in the scale's dtype or ``output_dtype`` (ONNX DequantizeLinear-28). Per
+    tensor, axis or block."""
     dtype = to_dtype(call, output_dtype) if output_dtype else x_scale.dtype
     scale = spread(call.xp, x, x_scale, axis, block_size)
     zero = None if x_zero_point is None else spread(call.xp, x, x_zero_point, axis, block_size)
@@ -179,6 +180,7 @@ def dynamic_scale(call: Call, x: Array) -> tuple[Array, Array]:
 
 @op("DynamicQuantizeLinear", 11, infer=_dynamic_type)
 def dynamic_quantize_linear(call: Call, x: Array) -> tuple[Array, Array, Array]:
-    """x as uint8 with the scale (float32 []) and zero point (uint8 []) that its own range asks for."""
+    """x as uint8 with the scale (float32 []) and zero point (uint8 []) that its own range asks for (ONNX
+    DynamicQuantizeLinear-11)."""
     scale, zero = dynamic_scale(call, x)
     return quantized(call.xp, x, scale, zero, UINT8, x.dtype), scale, zero

@@ -45,7 +45,8 @@ def _check_places(call: Call, data: Array, indices: Array, axis: int) -> None:
 def scatter_elements(
     call: Call, data: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
 ) -> Array:
-    """A copy of ``data`` in which each update replaces (or is added … to) one element.
+    """A copy of ``data`` in which each update replaces (or is added … to) one element (ONNX
+    ScatterElements-18).
 
     The place is the update's own, with ``axis`` replaced by its index. Of repeated places without
     reduction the last wins. reduction: none, add, mul (version 16), max, min (version 18).
@@ -61,13 +62,13 @@ def scatter_elements(
 
 @op("Scatter", 9, 11, infer=same_as_first)
 def scatter(call: Call, data: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """ScatterElements under its first name, without reduction."""
+    """ScatterElements under its first name, without reduction (ONNX Scatter-11)."""
     return scatter_elements(call, data, indices, updates, axis=axis)
 
 
 @op("ScatterND", 11, 13, 16, 18, infer=same_as_first)
 def scatter_nd(call: Call, data: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
-    """A copy of ``data`` in which slices are replaced (or combined), at index tuples.
+    """A copy of ``data`` in which slices are replaced (or combined), at index tuples (ONNX ScatterND-18).
 
     The last axis of ``indices`` holds the tuples; ``updates`` has the remaining axes of indices, then
     those of a slice. Raises ValueError for shapes that do not fit, IndexError out of bounds.
@@ -93,7 +94,8 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Array:
-    """The cache with ``update`` written along ``axis`` from ``write_indices`` [batch] on (default 0).
+    """The cache with ``update`` written along ``axis`` from ``write_indices`` [batch] on (default 0) (ONNX
+    TensorScatter-24).
 
     mode circular wraps around the axis; linear raises IndexError past its end.
     """

@@ -16,7 +16,7 @@ def _nonzero_type(call: Call, x: TensorType) -> TensorType:
 
 @op("NonZero", 9, 13, infer=_nonzero_type)
 def nonzero(call: Call, x: Array) -> Array:
-    """Indices of the elements that are not zero, int64 [rank, count], in row-major order.
+    """Indices of the elements that are not zero, int64 [rank, count], in row-major order (ONNX NonZero-13).
 
     A scalar gives [0, 1] or [0, 0], as the specification asks (NumPy and ONNX Runtime give rank 1).
     """
@@ -35,7 +35,7 @@ def _compress_type(
 @op("Compress", 9, 11, 28, infer=_compress_type)
 def compress(call: Call, x: Array, condition: Array, *, axis: int | None = None) -> Array:
     """The slices along ``axis`` (elements of the flattened input) where the condition, which may be
-    shorter than the axis, is true."""
+    shorter than the axis, is true (ONNX Compress-28)."""
     return namespace(call, x).compress(beside(x, condition), x, axis=axis)
 
 
@@ -101,13 +101,14 @@ def top_k(call: Call, x: Array, k: int, axis: int, largest: int) -> tuple[Array,
 def topk(
     call: Call, x: Array, count: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[Array, Array]:
-    """The ``count`` largest or smallest elements along an axis, and their indices; always sorted."""
+    """The ``count`` largest or smallest elements along an axis, and their indices; always sorted (ONNX
+    TopK-24)."""
     return top_k(call, x, int(scalar(count)), axis, largest)
 
 
 @op("TopK", 1, infer=_topk_type)
 def topk_1(call: Call, x: Array, *, k: int, axis: int = -1) -> tuple[Array, Array]:
-    """TopK with the count as an attribute."""
+    """TopK with the count as an attribute (ONNX TopK-1)."""
     return top_k(call, x, k, axis, 1)
 
 
@@ -150,7 +151,7 @@ def _unique_type(
 
 @op("Unique", 11, 28, infer=_unique_type)
 def unique(call: Call, x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
-    """Unique elements (slices along ``axis``), first occurrences, inverse indices, counts.
+    """Unique elements (slices along ``axis``), first occurrences, inverse indices, counts (ONNX Unique-28).
 
     Sorted, or in the order of first occurrence. Each NaN counts as an element of its own.
     """
@@ -174,7 +175,8 @@ def _one_hot_type(
 
 @op("OneHot", 9, 11, 28, infer=_one_hot_type)
 def one_hot(call: Call, indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    """A new axis of size ``depth``, values[1] where it equals the index and values[0] elsewhere.
+    """A new axis of size ``depth``, values[1] where it equals the index and values[0] elsewhere (ONNX
+    OneHot-28).
 
     Indices and depth of a float dtype are cast to int64; an index outside [-depth, depth − 1] gives
     values[0] alone.
@@ -190,7 +192,8 @@ def one_hot(call: Call, indices: Array, depth: Array, values: Array, *, axis: in
 
 @op("Trilu", 14, infer=same_as_first)
 def trilu(call: Call, x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
-    """The upper (lower) triangle of the last two axes from the k-th diagonal on; zeros elsewhere."""
+    """The upper (lower) triangle of the last two axes from the k-th diagonal on; zeros elsewhere (ONNX
+    Trilu-14)."""
     if x.ndim < 2:
         raise ValueError(f"Trilu takes rank 2 and more, not rank {x.ndim}")
     rows, columns = x.shape[-2:]
@@ -202,7 +205,8 @@ def trilu(call: Call, x: Array, k: Array | None = None, *, upper: int = 1) -> Ar
 def reverse_sequence(
     call: Call, x: Array, sequence_lens: Array, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Array:
-    """The first sequence_lens[b] steps of each batch entry in reverse order, the others as they are.
+    """The first sequence_lens[b] steps of each batch entry in reverse order, the others as they are (ONNX
+    ReverseSequence-28).
 
     Raises ValueError unless the axes are 0 and 1, in either order, or a length exceeds the time axis.
     """

@@ -28,25 +28,26 @@ def _position(position: Array, count: int, *, end: bool) -> int:
 
 @op("SequenceConstruct", 11)
 def sequence_construct(call: Call, *inputs: Array) -> list[Array]:
-    """The inputs as a sequence."""
+    """The inputs as a sequence (ONNX SequenceConstruct-11)."""
     return list(inputs)
 
 
 @op("SequenceEmpty", 11)
 def sequence_empty(call: Call, *, dtype: int = 1) -> list[Array]:
-    """A sequence without items; its item dtype is not kept."""
+    """A sequence without items; its item dtype is not kept (ONNX SequenceEmpty-11)."""
     return []
 
 
 @op("SequenceLength", 11, infer=_length_type)
 def sequence_length(call: Call, sequence: list[Value]) -> Array:
-    """The number of items, int64 []."""
+    """The number of items, int64 [] (ONNX SequenceLength-11)."""
     return call.xp.asarray(len(sequence), dtype="int64")
 
 
 @op("SequenceAt", 11)
 def sequence_at(call: Call, sequence: list[Value], position: Array) -> Value:
-    """The item at a position; negative ones count from the end. Raises IndexError out of bounds."""
+    """The item at a position; negative ones count from the end (ONNX SequenceAt-11). Raises IndexError out of
+    bounds."""
     return sequence[_position(position, len(sequence), end=False)]
 
 
@@ -54,7 +55,7 @@ def sequence_at(call: Call, sequence: list[Value], position: Array) -> Value:
 def sequence_insert(
     call: Call, sequence: list[Value], tensor: Array, position: Array | None = None
 ) -> list[Value]:
-    """A sequence with ``tensor`` before a position (at the end by default), −n … n.
+    """A sequence with ``tensor`` before a position (at the end by default), −n … n (ONNX SequenceInsert-11).
 
     Raises IndexError out of bounds.
     """
@@ -64,7 +65,8 @@ def sequence_insert(
 
 @op("SequenceErase", 11)
 def sequence_erase(call: Call, sequence: list[Value], position: Array | None = None) -> list[Value]:
-    """A sequence without the item at a position (the last by default). Raises IndexError out of bounds."""
+    """A sequence without the item at a position (the last by default) (ONNX SequenceErase-11). Raises
+    IndexError out of bounds."""
     last = np.asarray(-1) if position is None else position
     place = _position(last, len(sequence), end=False)
     return [*sequence[:place], *sequence[place + 1 :]]
@@ -74,7 +76,8 @@ def sequence_erase(call: Call, sequence: list[Value], position: Array | None = N
 def split_to_sequence(
     call: Call, data: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1
 ) -> list[Array]:
-    """Parts along ``axis``: of the sizes listed, of one size (the last may be smaller), or single slices.
+    """Parts along ``axis``: of the sizes listed, of one size (the last may be smaller), or single slices
+    (ONNX SplitToSequence-24).
 
     ``keepdims`` 0 drops the axis of single slices. Raises ValueError when the sizes do not add up.
     """
@@ -92,7 +95,7 @@ def split_to_sequence(
 
 @op("ConcatFromSequence", 11)
 def concat_from_sequence(call: Call, sequence: list[Array], *, axis: int, new_axis: int = 0) -> Array:
-    """The items joined along an axis, or stacked along a new one."""
+    """The items joined along an axis, or stacked along a new one (ONNX ConcatFromSequence-11)."""
     if not sequence:
         raise ValueError("ConcatFromSequence of an empty sequence")
     xp = namespace(call, *sequence)
@@ -103,7 +106,7 @@ def concat_from_sequence(call: Call, sequence: list[Array], *, axis: int, new_ax
 def sequence_map(
     call: Call, sequence: list[Value], *additional: Value, body: GraphCallable
 ) -> tuple[list[Value], ...]:
-    """The body's outputs for each item, as sequences.
+    """The body's outputs for each item, as sequences (ONNX SequenceMap-17).
 
     Further sequences give their item at the same place, tensors are given whole. Raises ValueError when
     sequences differ in length.
@@ -119,19 +122,19 @@ def sequence_map(
 
 @op("Optional", 15, 28)
 def optional(call: Call, value: Value = None, *, type: Any = None) -> Value:
-    """The value itself, or None for an empty optional of the given type."""
+    """The value itself, or None for an empty optional of the given type (ONNX Optional-28)."""
     return value
 
 
 @op("OptionalHasElement", 15, 18, 28, infer=_flag_type)
 def optional_has_element(call: Call, value: Value = None) -> Array:
-    """Whether there is a value, bool []."""
+    """Whether there is a value, bool [] (ONNX OptionalHasElement-28)."""
     return call.xp.asarray(value is not None)
 
 
 @op("OptionalGetElement", 15, 18, 28)
 def optional_get_element(call: Call, value: Value) -> Value:
-    """The value of an optional. Raises ValueError when it is empty."""
+    """The value of an optional (ONNX OptionalGetElement-28). Raises ValueError when it is empty."""
     if value is None:
         raise ValueError("OptionalGetElement of an empty optional")
     return value

@@ -78,7 +78,7 @@ def slice_(
     axes: Array | None = None,
     steps: Array | None = None,
 ) -> Array:
-    """A view of every ``steps``-th element from ``starts`` to before ``ends`` along ``axes``.
+    """A view of every ``steps``-th element from ``starts`` to before ``ends`` along ``axes`` (ONNX Slice-13).
 
     Negative numbers count from the end; all are clamped to the axis. Raises ValueError for step 0 or a
     repeated axis.
@@ -91,7 +91,7 @@ def slice_(
 def slice_1(
     call: Call, data: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None
 ) -> Array:
-    """Slice with attributes and step 1."""
+    """Slice with attributes and step 1 (ONNX Slice-1)."""
     return data[_slices(data.shape, starts, ends, axes, None)]
 
 
@@ -181,7 +181,8 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Array:
-    """``data`` with ``pads`` elements added (or removed) at both ends of ``axes`` (all by default).
+    """``data`` with ``pads`` elements added (or removed) at both ends of ``axes`` (all by default) (ONNX
+    Pad-25).
 
     With mixed signs the removal comes first, so mirrored elements are those that are left.
     """
@@ -206,7 +207,7 @@ def _spread(pads: list[int], axes: list[int], rank: int) -> list[int]:
 def pad_2(
     call: Call, data: Array, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0
 ) -> Array:
-    """Pad with everything in attributes."""
+    """Pad with everything in attributes (ONNX Pad-2)."""
     return pad_array(call, data, pads, mode, value)
 
 
@@ -214,5 +215,5 @@ def pad_2(
 def pad_1(
     call: Call, data: Array, *, paddings: Sequence[int], mode: str = "constant", value: float = 0.0
 ) -> Array:
-    """Pad whose attribute is named ``paddings``."""
+    """Pad whose attribute is named ``paddings`` (ONNX Pad-1)."""
     return pad_array(call, data, paddings, mode, value)

@@ -13,7 +13,7 @@ from graphdoc.engine.ops.table import Array, Call, op
 
 @op("StringConcat", 20, infer=broadcast)
 def string_concat(call: Call, x: Array, y: Array) -> Array:
-    """x followed by y, element by element, with broadcasting."""
+    """x followed by y, element by element, with broadcasting (ONNX StringConcat-20)."""
     return np.asarray(x + y, dtype=object)
 
 
@@ -27,7 +27,8 @@ def _parts(text: str, delimiter: str, limit: int) -> list[str]:
 def string_split(
     call: Call, x: Array, *, delimiter: str = "", maxsplit: int | None = None
 ) -> tuple[Array, Array]:
-    """The parts of each string on a new last axis, filled up with "", and their number (int64).
+    """The parts of each string on a new last axis, filled up with "", and their number (int64) (ONNX
+    StringSplit-20).
 
     An empty delimiter stands for any run of white space; ``maxsplit`` bounds the number of cuts.
     """
@@ -78,7 +79,8 @@ def string_normalizer(
     locale: str = "",
     stopwords: Sequence[str] = (),
 ) -> Array:
-    """The strings of [C] or [1, C] without the stop words, in lower or upper case if asked for.
+    """The strings of [C] or [1, C] without the stop words, in lower or upper case if asked for (ONNX
+    StringNormalizer-10).
 
     When nothing is left the result is one empty string. Case follows Unicode; ``locale`` is not used.
     """
@@ -154,7 +156,8 @@ def tf_idf_vectorizer(
     pool_strings: Sequence[str] = (),
     weights: Sequence[float] = (),
 ) -> Array:
-    """How often each n-gram of the pool stands in x [C] or [N, C]: float32 [max(ngram_indexes) + 1], [N, …].
+    """How often each n-gram of the pool stands in x [C] or [N, C]: float32 [max(ngram_indexes) + 1], [N, …]
+    (ONNX TfIdfVectorizer-9).
 
     Mode IDF gives the weight where the count is not 0, TFIDF count times weight. Words of an n-gram lie
     1 … max_skip_count + 1 apart.

@@ -27,7 +27,10 @@ def adagrad(
     epsilon: float = 1e-6,
     norm_coefficient: float = 0.0,
 ) -> tuple[Array, ...]:
-    """One step for (values…, gradients…, squared sums…) → (new values…, new squared sums…)."""
+    """One step for (values…, gradients…, squared sums…) → (new values…, new squared sums…).
+
+    ONNX Adagrad-1.
+    """
     r = rate / (1 + int(scalar(count)) * decay_factor)
 
     def step(x: Array, gradient: Array, squares: Array) -> tuple[Array, Array]:
@@ -51,7 +54,8 @@ def adam(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> tuple[Array, ...]:
-    """One step for (values…, gradients…, means…, squares…) → (new values…, new means…, new squares…)."""
+    """One step for (values…, gradients…, means…, squares…) → (new values…, new means…, new squares…) (ONNX
+    Adam-1)."""
     turn = int(scalar(count))
     r = rate * (1 - beta**turn) ** 0.5 / (1 - alpha**turn) if turn > 0 else rate
 
@@ -77,7 +81,8 @@ def momentum(
     mode: str,
     norm_coefficient: float,
 ) -> tuple[Array, ...]:
-    """One step for (values…, gradients…, momenta…) → (new values…, new momenta…), standard or nesterov."""
+    """One step for (values…, gradients…, momenta…) → (new values…, new momenta…), standard or nesterov (ONNX
+    Momentum-1)."""
     scale = beta if int(scalar(count)) > 0 else 1.0
 
     def step(x: Array, gradient: Array, velocity: Array) -> tuple[Array, Array]:

@@ -527,3 +527,60 @@ def merged_decoder() -> onnx.ModelProto:
         """,
         {"w": (20, 4)},
     )
+
+
+@model
+def decoder_with_cross_cache() -> onnx.ModelProto:
+    """One cache grows with the tokens, the other is as long as the encoder's mask, under other symbols."""
+    attend = """
+        k{0}t = Transpose <perm = [0, 1, 3, 2]> ({1})
+        a{0} = MatMul (q, k{0}t)
+        b{0} = Add (a{0}, {2})
+        p{0} = Softmax <axis = -1> (b{0})
+        o{0} = MatMul (p{0}, {1})
+    """
+    return build(
+        "int64[batch, s] input_ids, int64[batch, e] encoder_attention_mask,"
+        "float16[batch, 2, p, 4] past_key_values_0_decoder_key,"
+        "float16[batch, 2, f, 4] past_key_values_0_encoder_key",
+        "float16[batch, 2, s, 4] y, float16[batch, 2, t, 4] present_0_decoder_key",
+        """
+        e = Gather (w, input_ids)
+        axes = Constant <value = int64[1] {1}> ()
+        q = Unsqueeze (e, axes)
+        two = Constant <value = int64[4] {1, 2, 1, 1}> ()
+        mask = Cast <to = 10> (encoder_attention_mask)
+        m = Sub (mask, one)
+        axes2 = Constant <value = int64[2] {1, 2}> ()
+        m4 = Unsqueeze (m, axes2)
+        q2 = Tile (q, two)
+        present_0_decoder_key = Concat <axis = 2> (past_key_values_0_decoder_key, q2)
+        """
+        + attend.format(1, "present_0_decoder_key", "none")
+        + attend.format(2, "past_key_values_0_encoder_key", "m4")
+        + "y = Add (o1, o2)",
+        {"w": np.eye(30, 4, dtype=np.float16), "one": np.float16(1), "none": np.float16(0)},
+        dims={"p": "past_decoder_sequence_length", "f": "encoder_sequence_length_out"}
+        | {"e": "encoder_sequence_length", "s": "decoder_sequence_length"},
+    )
+
+
+@model
+def pitch_with_bounds() -> onnx.ModelProto:
+    """Two numbers bound a scale: outside of it everything is masked."""
+    return build(
+        "float[1, samples] audio, float fmin, float fmax",
+        "float[1, 6, t] y",
+        """
+        axes = Constant <value = int64[1] {1}> ()
+        u = Unsqueeze (audio, axes)
+        c = Conv <strides = [256], kernel_shape = [1024]> (u, w)
+        above = GreaterOrEqual (bins, fmin)
+        below = LessOrEqual (bins, fmax)
+        inside = And (above, below)
+        m = Where (inside, c, low)
+        y = Softmax <axis = 1> (m)
+        """,
+        {"w": (6, 1, 1024), "low": np.float32(-np.inf)}
+        | {"bins": np.array([50, 100, 200, 400, 800, 1600], "f").reshape(1, 6, 1)},
+    )

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
-from graphdoc.surgeon.storage import tensor_bytes
+from graphdoc.surgeon.storage import grouped, tensor_bytes
 
 SUB_BYTE = (2, 4, 6)
 """Bit widths whose elements share bytes."""
@@ -226,7 +226,7 @@ def missing(path: Path, where: str, error: OSError) -> ModelError:
 def too_short(where: str, needed: int, size: int) -> ModelError:
     """Return the error for a tensor that reaches past the end of its file."""
     return ModelError(
-        f"external data ends at byte {size:,}, but the tensor reaches to byte {needed:,}".replace(",", " "),
+        f"external data ends at byte {grouped(size)}, but the tensor reaches to byte {grouped(needed)}",
         where=where,
         next_step="fetch or export the data file again",
     )

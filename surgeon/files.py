@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.storage import grouped
 
 _FETCH = "fetch or copy the file again"
 
@@ -225,13 +226,13 @@ class _Damage:
         if self.needed is None:
             return ModelError(
                 f"not an ONNX model, or a damaged one: {self.path} cannot be read",
-                where=f"{name}, {_size(size)}, at byte {_grouped(self.at)}",
+                where=f"{name}, {_size(size)}, at byte {grouped(self.at)}",
                 next_step=_FETCH,
             )
         return ModelError(
-            f"not an ONNX model: the file ends inside {self.path}, at byte {_grouped(size)}",
+            f"not an ONNX model: the file ends inside {self.path}, at byte {grouped(size)}",
             where=f"{name}, {_size(size)}; looks like a download that stopped",
-            next_step=f"{_FETCH}; whole, it has at least {_grouped(self.needed)} bytes",
+            next_step=f"{_FETCH}; whole, it has at least {grouped(self.needed)} bytes",
         )
 
 
@@ -276,10 +277,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 128:
             return value, position
     return 0, position
-
-
-def _grouped(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
 
 
 def _size(count: int) -> str:

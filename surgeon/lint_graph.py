@@ -36,7 +36,7 @@ def external_data(subject: Subject) -> Iterator[Fault]:
 @rule(
     "no-ir-version",
     _ERROR,
-    harm="ONNX Runtime and onnx.checker refuse the model",
+    harm="onnx.checker and other tools refuse the model",
     mend="set model.ir_version to the version that the operators need, at least 3",
 )
 def no_ir_version(subject: Subject) -> Iterator[Fault]:

@@ -237,6 +237,8 @@ class _Reader:
         if self._functions:
             called = (checks.plain_domain(key[0]), key[1], proto.overload)
             if called in self._functions:
+                if called[0] not in scope.opsets and not self._default_version:
+                    raise checks.not_imported(called[0], scope.at(proto, index))
                 if self._caller is not None:
                     self._calls.setdefault(self._caller, set()).add(called)
                 return None

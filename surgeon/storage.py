@@ -92,7 +92,7 @@ def _error(tensor: onnx.TensorProto, role: str, what: str, where: Callable[[], s
 def _misfit(
     tensor: onnx.TensorProto, role: str, needed: int, found: int, unit: str, where: Callable[[], str]
 ) -> ModelError:
-    holds = f"needs {_grouped(needed)} {unit} for {_dims(tensor)}, and holds {_grouped(found)}"
+    holds = f"needs {grouped(needed)} {unit} for {_dims(tensor)}, and holds {grouped(found)}"
     return _error(tensor, role, holds, where)
 
 
@@ -114,7 +114,7 @@ def check_sparse(sparse: onnx.SparseTensorProto, where: Callable[[], str]) -> No
     if any(dim < 0 for dim in sparse.dims):
         raise _error(sparse.values, "sparse initializer", "has a negative size", where)
     if sparse.indices.data_type != _T.INT64 or list(sparse.indices.dims) not in shapes:
-        found = f"has {_grouped(count)} values, and indices {_dims(sparse.indices)}"
+        found = f"has {grouped(count)} values, and indices {_dims(sparse.indices)}"
         raise _error(sparse.values, "sparse initializer", found, where)
 
 
@@ -123,5 +123,6 @@ def _dims(tensor: onnx.TensorProto) -> str:
     return f"{name} {'×'.join(map(str, tensor.dims)) or 'scalar'}"
 
 
-def _grouped(number: int) -> str:
+def grouped(number: int) -> str:
+    """Return a count in groups of three."""
     return f"{number:,}".replace(",", " ")

@@ -32,17 +32,28 @@ from graphdoc.fingerprint import Fingerprint, root_mean_square
 FORMAT = 1
 """Version of the file's layout."""
 
+LOOSE = 0.1
+"""A limit above this is pointed out in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The largest error that counts as rounding.
+
+    limit: with what the layers before it bring along. own: of the layer alone, on inputs equal to the bit.
+    """
+
+    limit: float
+    own: float
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One layer of a baseline.
-
-    limit: the largest error that counts as rounding, as measured when the entry was made.
-    """
+    """One layer of a baseline; its allowance was measured when the entry was made."""
 
     op: str
     seen: Fingerprint
-    limit: float
+    allowance: Allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +125,28 @@ def render(baseline: Baseline) -> str:
     if baseline.tolerances:
         lines += ["", "[tolerances]"]
         lines += [f"{_quoted(name)} = {_number(limit, 6)}" for name, limit in baseline.tolerances.items()]
+    loose = sum(entry.allowance.limit > LOOSE for entry in baseline.layers.values())
+    if loose:
+        lines.insert(
+            1, f"# {loose} layers may differ by more than {LOOSE:.0%}: rounding alone moves them that far."
+        )
     lines += ["", "[inputs]", *(_row(name, seen) for name, seen in baseline.inputs.items())]
     lines += ["", "[layers]"]
-    lines += [_row(name, e.seen, op=e.op, limit=e.limit) for name, e in baseline.layers.items()]
+    lines += [_row(name, entry.seen, entry) for name, entry in baseline.layers.items()]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, seen: Fingerprint, *, op: str = "", limit: float | None = None) -> str:
+def _row(name: str, seen: Fingerprint, entry: Entry | None = None) -> str:
     """Return one line: a name and an inline table; what is empty is left out."""
+    allowed = entry.allowance if entry else None
     fields = {
-        "op": _quoted(op) if op else "",
+        "op": _quoted(entry.op) if entry else "",
         "dtype": _quoted(seen.dtype),
         "shape": _quoted(seen.shape),
         "digest": _quoted(seen.digest),
         "exact": _quoted(seen.exact) if seen.exact else "",
-        "limit": "" if limit is None else _number(limit, 2),
+        "limit": _number(allowed.limit, 2) if allowed else "",
+        "own": _number(allowed.own, 2) if allowed and allowed.own != allowed.limit else "",
         "rms": _number(seen.rms, 10) if seen.sketch else "",
         "sketch": _numbers(seen.sketch, 10),
         "samples": _numbers(seen.samples, 6 if seen.sketch else 10),
@@ -155,12 +173,14 @@ def _parsed(data: Mapping[str, Any]) -> Baseline:
         str(data["model"]),
         str(data["runner"]),
         {name: _fingerprint(row) for name, row in data["inputs"].items()},
-        {
-            name: Entry(str(row["op"]), _fingerprint(row), float(row["limit"]))
-            for name, row in data["layers"].items()
-        },
+        {name: _entry(row) for name, row in data["layers"].items()},
         {name: float(limit) for name, limit in data.get("tolerances", {}).items()},
     )
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    limit = float(row["limit"])
+    return Entry(str(row["op"]), _fingerprint(row), Allowance(limit, float(row.get("own", limit))))
 
 
 def _fingerprint(row: Mapping[str, Any]) -> Fingerprint:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from graphdoc.baseline import Baseline, Entry, tolerance
+from graphdoc.baseline import Allowance, Baseline, Entry, tolerance
 from graphdoc.compare.metrics import epsilon
 from graphdoc.compare.result import Comparison, InputInfo, Kind, Layer, Limit, Side, Skip, Status, Verdict
 from graphdoc.compare.target import Point
@@ -27,30 +27,38 @@ class Rules:
     baseline: Mapping[str, float]
     project: Mapping[str, float]
 
-    def limit(self, value: str, entry: Entry) -> Limit:
-        """Return a layer's limit and where it comes from."""
+    def limit(self, value: str, entry: Entry, *, same_inputs: bool) -> Limit:
+        """Return a layer's limit and where it comes from.
+
+        same_inputs: to the bit; what the layer differs by is its own then, and its own rounding bounds it.
+        """
         sources = {"the call": self.call, "the baseline": self.baseline, "pyproject.toml": self.project}
         for source, rules in sources.items():
             found = tolerance(rules, value, entry.seen.dtype)
             if found is not None:
                 return Limit(value=found, reason=f"tolerance of {source}")
-        return Limit(value=entry.limit, reason="rounding measured when the baseline was made")
+        if same_inputs:
+            return Limit(
+                value=entry.allowance.own, reason="rounding of this layer alone: its inputs are the same"
+            )
+        return Limit(value=entry.allowance.limit, reason="rounding measured when the baseline was made")
 
 
 def make(
-    observation: Observation, limits: Mapping[str, float], old: Baseline | None, rules: Rules
+    observation: Observation, allowed: Mapping[str, Allowance], old: Baseline | None, rules: Rules
 ) -> Baseline:
     """Return a baseline of what was seen.
 
-    limits: rounding to expect, by value. old: its lines are kept where the run agrees with them, and its
+    allowed: rounding to expect, by value. old: its lines are kept where the run agrees with them, and its
     tolerances in any case.
     """
     kept = _agreeing(old, observation, rules) if old else {}
     layers = {}
     for point in observation.points:
         seen = observation.layers[point.key]
-        limit = limits.get(point.key, UNMEASURED * _epsilon(seen.dtype))
-        layers[point.key] = kept.get(point.key) or Entry(point.op, seen, limit)
+        guess = UNMEASURED * _epsilon(seen.dtype)
+        allowance = allowed.get(point.key, Allowance(guess, guess))
+        layers[point.key] = kept.get(point.key) or Entry(point.op, seen, allowance)
     tolerances = old.tolerances if old else {}
     inputs = old.inputs if old and kept else observation.inputs
     return Baseline(observation.model, observation.runner, inputs, layers, tolerances)
@@ -60,12 +68,8 @@ def _agreeing(old: Baseline, observation: Observation, rules: Rules) -> dict[str
     """Return the entries that need no update: none at all once the inputs are others."""
     if _other_inputs(old, observation):
         return {}
-    return {
-        key: entry
-        for key, entry in old.layers.items()
-        if key in observation.layers
-        and distance(entry.seen, observation.layers[key]) <= rules.limit(key, entry).value
-    }
+    layers = _layers(old, observation, rules)
+    return {layer.value: old.layers[layer.value] for layer in layers if layer.agrees}
 
 
 def judge(baseline: Baseline, observation: Observation, rules: Rules, name: str) -> Comparison:
@@ -91,26 +95,47 @@ def _layers(baseline: Baseline, observation: Observation, rules: Rules) -> Itera
     common = [point for point in observation.points if point.key in baseline.layers]
     indices = {point.key: index for index, point in enumerate(common)}
     statuses: dict[str, Status] = {}
+    same = {
+        key: seen.digest == observation.inputs[key].digest
+        for key, seen in baseline.inputs.items()
+        if key in observation.inputs
+    }
     for index, point in enumerate(common):
         entry, seen = baseline.layers[point.key], observation.layers[point.key]
-        error, limit = distance(entry.seen, seen), rules.limit(point.key, entry)
+        error = distance(entry.seen, seen)
+        known = [same.get(key, not key or key in observation.constants) for key in point.inputs]
+        limit = rules.limit(point.key, entry, same_inputs=all(known))
         status = statuses[point.key] = _status(point, error <= limit.value, statuses)
-        yield Layer(
-            index=index,
-            value=point.key,
-            node=point.node,
-            op=point.op,
-            domain=point.domain,
-            scope=point.scope,
-            dtype=seen.dtype,
-            shape=_shape(seen.shape),
-            status=status,
-            is_output=point.is_output,
-            error=error,
-            limit=limit,
-            inputs=tuple(indices[key] for key in point.inputs if key in indices),
-            note="" if status is Status.AGREES else _change(entry.seen, seen),
-        )
+        same[point.key] = seen.digest == entry.seen.digest
+        yield _layer(index, point, entry, seen, error, limit, status, indices)
+
+
+def _layer(
+    index: int,
+    point: Point,
+    entry: Entry,
+    seen: Fingerprint,
+    error: float,
+    limit: Limit,
+    status: Status,
+    indices: Mapping[str, int],
+) -> Layer:
+    return Layer(
+        index=index,
+        value=point.key,
+        node=point.node,
+        op=point.op,
+        domain=point.domain,
+        scope=point.scope,
+        dtype=seen.dtype,
+        shape=_shape(seen.shape),
+        status=status,
+        is_output=point.is_output,
+        error=error,
+        limit=limit,
+        inputs=tuple(indices[key] for key in point.inputs if key in indices),
+        note="" if status is Status.AGREES else _change(entry.seen, seen),
+    )
 
 
 def _status(point: Point, agrees: bool, before: Mapping[str, Status]) -> Status:
@@ -206,13 +231,10 @@ def _counts(layers: tuple[Layer, ...], gone: tuple[str, ...], new: tuple[str, ..
 
 
 def _unseen_inputs(baseline: Baseline, observation: Observation) -> frozenset[str]:
-    """Return the layers that read a computed value which the baseline or the run does not hold."""
+    """Return the layers that read a value which the baseline or the run does not hold, weights aside."""
     common = baseline.layers.keys() & observation.layers.keys()
-    return frozenset(
-        point.key
-        for point in observation.points
-        if any(key in observation.computed and key not in common for key in point.inputs)
-    )
+    known = {"", *common, *observation.inputs, *observation.constants}
+    return frozenset(point.key for point in observation.points if not known.issuperset(point.inputs))
 
 
 def _other_inputs(baseline: Baseline, observation: Observation) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ class Observation:
     """What a runner computed.
 
     runner: name and version. points: the tapped values in execution order, those the run did not reach left
-    out. computed: every value that the model computes.
+    out. constants: names of weights and literals.
     """
 
     model: str
@@ -26,7 +26,7 @@ class Observation:
     inputs: Mapping[str, Fingerprint]
     layers: Mapping[str, Fingerprint]
     points: tuple[Point, ...]
-    computed: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
     settings: str = ""
 
 
@@ -47,7 +47,7 @@ def observe(
             inputs={name: fingerprint(value) for name, value in feeds.items()},
             layers=layers,
             points=tuple(point for point in points if point.key in layers),
-            computed=frozenset(point.key for point in target.points),
+            constants=frozenset(target.constants),
             settings=opened.settings,
         )
 

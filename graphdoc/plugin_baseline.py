@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from graphdoc.api import Feeds, compare_models, resolve_inputs
-from graphdoc.baseline import read, write
+from graphdoc.baseline import Allowance, read, write
 from graphdoc.baseline_check import Rules, judge, make
 from graphdoc.compare.result import Comparison
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.observation import observe
 from graphdoc.surgeon.model import open_source
+
+MOST = 0.5
+"""No limit is wider: a check that lets everything pass is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +55,15 @@ def run(case: Case, path: Path, *, update: bool) -> Outcome:
     found = judge(old, seen, rules, path.stem) if old else None
     if found is not None and (found or not update):
         return Outcome("agrees" if found else "differs", found)
-    new = make(seen, _limits(case, target, feeds), old, rules)
+    new = make(seen, _allowed(case, target, feeds), old, rules)
     write(path, new)
     return Outcome("written", judge(new, seen, rules, path.stem))
 
 
-def _limits(case: Case, target: Target, feeds: Feeds) -> dict[str, float]:
+def _allowed(case: Case, target: Target, feeds: Feeds) -> dict[str, Allowance]:
     """Return how much rounding to expect of every layer: measured against the same run in float64.
 
-    Empty where float64 cannot run the model; a limit from the dtype stands in for it then.
+    Empty where float64 cannot run the model; an allowance from the dtype stands in for it then.
     """
     try:
         result = compare_models(
@@ -73,4 +76,8 @@ def _limits(case: Case, target: Target, feeds: Feeds) -> dict[str, float]:
         )
     except GraphdocError:
         return {}
-    return {layer.value: layer.limit.value for layer in result.layers if layer.limit is not None}
+    return {
+        layer.value: Allowance(min(layer.limit.value, MOST), min(layer.own_limit.value, MOST))
+        for layer in result.layers
+        if layer.limit is not None and layer.own_limit is not None
+    }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphdoc.baseline import Baseline, Entry, read, render, tolerance, write
+from graphdoc.baseline import Allowance, Baseline, Entry, read, render, tolerance, write
 from graphdoc.baseline_check import Rules, judge, make
 from graphdoc.compare.result import Kind, Status
 from graphdoc.compare.target import Point
@@ -31,7 +31,7 @@ def observation(**values: Fingerprint) -> Observation:
         Point(name, f"node {name}", "Op", "", "", (names[i - 1] if i else "x",), 0, i == len(names) - 1)
         for i, name in enumerate(names)
     )
-    return Observation("m.onnx", "engine 1.0", {"x": seen()}, values, points, frozenset(names))
+    return Observation("m.onnx", "engine 1.0", {"x": seen()}, values, points)
 
 
 def baseline(**values: Fingerprint) -> Baseline:
@@ -45,7 +45,9 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, values: dict, model: str) -> None:
     """Any name survives: quotes, newlines, control characters, emoji; numbers stay within ten digits."""
     path = tmp_path_factory.getbasetemp() / "roundtrip.toml"
-    layers = {name: Entry("Op", fingerprint(np.full(9, x)), 1e-6) for name, x in values.items()}
+    layers = {
+        name: Entry("Op", fingerprint(np.full(9, x)), Allowance(1e-6, 1e-7)) for name, x in values.items()
+    }
     inputs = {name: entry.seen for name, entry in layers.items()}
     original = Baseline(model, "engine 1.0", inputs, layers, {"*": 0.5})
 
@@ -57,6 +59,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, value
     for name, entry in layers.items():
         again = dataclasses.replace(found.layers[name].seen, digest="other")
         assert distance(again, entry.seen) <= 1e-9
+        assert found.layers[name].allowance == entry.allowance
 
 
 def test_a_layer_is_one_line() -> None:
@@ -133,11 +136,13 @@ def test_tolerances(rules: dict[str, float], expected: float | None) -> None:
 
 def test_nearer_rules_go_first() -> None:
     """Call, baseline, project, then what was measured."""
-    entry = Entry("Op", seen(), 1e-6)
+    entry = Entry("Op", seen(), Allowance(1e-5, 1e-6))
     rules = [{"*": 1.0}, {"*": 2.0}, {"*": 3.0}]
 
-    found = [Rules(*([{}] * n + rules[n:])).limit("a", entry).value for n in range(4)]
-    assert found == [1.0, 2.0, 3.0, 1e-6]
+    for same, measured in ((True, 1e-6), (False, 1e-5)):
+        ranked = [Rules(*([{}] * n + rules[n:])) for n in range(4)]
+        found = [each.limit("a", entry, same_inputs=same).value for each in ranked]
+        assert found == [1.0, 2.0, 3.0, measured]
 
 
 def test_equal_runs_agree() -> None:
@@ -174,7 +179,7 @@ def test_a_layer_is_not_blamed_when_its_inputs_were_not_looked_at() -> None:
     """With only the outputs in the baseline, nothing is said about whose fault it is."""
     run = observation(a=seen(), b=seen(2.2))
     only_b = dataclasses.replace(run, points=run.points[1:], layers={"b": run.layers["b"]})
-    old = Baseline("m", "r", {"x": seen()}, {"b": Entry("Op", seen(2), 1e-6)})
+    old = Baseline("m", "r", {"x": seen()}, {"b": Entry("Op", seen(2), Allowance(1e-6, 1e-6))})
 
     result = judge(old, only_b, NONE, "t")
 
@@ -232,14 +237,37 @@ def test_a_changed_dtype_shape_or_nan_is_named() -> None:
     assert all(layer.error == math.inf for layer in result.layers)
 
 
+@pytest.mark.parametrize(
+    ("before", "agrees"), [(1.0, False), (1 + 1e-4, True)], ids=["inputs equal to the bit", "inputs rounded"]
+)
+def test_what_was_not_inherited_is_held_to_the_layers_own_rounding(before: float, agrees: bool) -> None:
+    """A layer that rounding moves far has a wide limit, but not when its inputs are the same bits."""
+    wide = Allowance(0.1, 1e-6)
+    old = Baseline("m", "r", {"x": seen()}, {"a": Entry("Op", seen(), wide), "b": Entry("Op", seen(2), wide)})
+
+    result = judge(old, observation(a=seen(before), b=seen(2.02)), NONE, "t")
+
+    b = result.layers[1]
+    assert b.agrees is agrees
+    assert b.limit is not None
+    assert b.limit.value == (0.1 if agrees else 1e-6)
+
+
+def test_loose_limits_are_pointed_out_in_the_file() -> None:
+    """Whoever reviews a baseline sees that part of it can hardly fail."""
+    loose = Baseline("m", "r", {}, {"a": Entry("Op", seen(), Allowance(0.3, 1e-6))})
+
+    assert "# 1 layers may differ by more than 10%" in render(loose)
+
+
 def test_an_update_changes_only_what_failed() -> None:
     """Entries that agree stay as they are, gone ones go, the user's tolerances stay."""
     old = baseline(a=seen(), b=seen(2), c=seen(3))
     old = dataclasses.replace(old, tolerances={"float32": 1e-6})
-    new = make(observation(a=seen(1 + 3e-7), b=seen(2.5), d=seen(4)), {"b": 1e-5}, old, NONE)
+    new = make(observation(a=seen(1 + 3e-7), b=seen(2.5), d=seen(4)), {"b": Allowance(1e-5, 1e-6)}, old, NONE)
 
     assert new.layers["a"] is old.layers["a"]
-    assert new.layers["b"] == Entry("Op", seen(2.5), 1e-5)
+    assert new.layers["b"] == Entry("Op", seen(2.5), Allowance(1e-5, 1e-6))
     assert list(new.layers) == ["a", "b", "d"]
     assert new.tolerances == {"float32": 1e-6}
 
@@ -249,7 +277,7 @@ def test_an_update_with_other_inputs_takes_everything_anew() -> None:
     old = baseline(a=seen())
     run = dataclasses.replace(observation(a=seen()), inputs={"x": seen(9)})
 
-    new = make(run, {"a": 0.25}, old, NONE)
+    new = make(run, {"a": Allowance(0.25, 0.25)}, old, NONE)
 
     assert new.inputs == run.inputs
-    assert new.layers["a"].limit == 0.25
+    assert new.layers["a"].allowance.limit == 0.25

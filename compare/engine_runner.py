@@ -15,6 +15,7 @@ class EngineRunner:
     """The engine's interpreter as a runner."""
 
     version = __version__
+    taps_are_free = True
 
     def __init__(self, name: str, settings: str, interpreter: Interpreter) -> None:
         self.name = name

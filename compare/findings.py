@@ -48,12 +48,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Measured:
-    """All findings, and the outputs of both sides as tapped."""
+    """All findings, the outputs of both sides as tapped, and what the runners told of the time per layer."""
 
     findings: list[Finding]
     outputs_a: Values
     outputs_b: Values
     shapes: dict[str, tuple[int, ...]]
+    seconds_a: dict[str, float] = field(default_factory=dict)
+    seconds_b: dict[str, float] = field(default_factory=dict)
 
 
 def measure_all(
@@ -81,6 +83,8 @@ def measure_all(
         forced = _forced(b, feeds[1], run_a, run_b, group, feeding)
         for values, kept in ((run_a.values, result.outputs_a), (run_b.values, result.outputs_b)):
             kept.update((name, values[name]) for name in outputs if name in values)
+        result.seconds_a.update(run_a.timings)
+        result.seconds_b.update(run_b.timings)
         shapes.update((k, v.shape) for k, v in run_a.values.items() if isinstance(v, np.ndarray))
         for point in group:
             result.findings.append(_finding(point, run_a, run_b, forced, shapes, tolerance))

@@ -6,6 +6,7 @@ NumPy stores strings, only arrays of ``str`` are read, by an interpreter of our 
 nothing of a pickle is ever called (``inputs_pickle.py``).
 """
 
+import re
 import zipfile
 import zlib
 from math import prod
@@ -42,7 +43,15 @@ def read_npz(path: Path) -> dict[str, Array]:
             entries = archive.infolist()
             _check_archive(entries, path.name)
             return {_entry_name(entry): _read_entry(archive, entry, path.name) for entry in entries}
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        ValueError,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+        OSError,
+    ) as error:
         raise InputError(
             f"cannot read the npz file: {str(error) or type(error).__name__}",
             where=path.name,
@@ -106,22 +115,36 @@ def _strings(data: bytearray, count: int, where: str) -> Array:
     return array
 
 
+_DESCR = re.compile(r"'descr': *'([<>|=]?[A-Za-z?][0-9]{0,9}(?:\[\w{1,8}\])?)'")
+_ORDER = re.compile(r"'fortran_order': *(True|False)")
+_SHAPE = re.compile(r"'shape': *\(([0-9, ]{0,999})\)")
+
+
 def _header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and dtype from the header, which NumPy parses as a literal of bounded length."""
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    """Return shape, order and dtype: three plain patterns, where NumPy's reader evaluates a literal.
+
+    Versions 1 to 3 differ in the width of the length and the encoding of field names; records are not read.
+    """
+    start = file.read(8)
+    width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start[:6] == b"\x93NUMPY" else None
+    size = int.from_bytes(file.read(width), "little") if width else 0
+    text = file.read(size).decode("latin1") if 0 < size <= 10_000 else ""
+    found = [pattern.search(text) for pattern in (_DESCR, _ORDER, _SHAPE)]
+    descr, order, shape = (match.group(1) if match else None for match in found)
+    if descr is None or order is None or shape is None:
+        raise _refused("no NumPy array, or one of records", where, "write plain arrays with numpy.save")
+    sizes = tuple(int(size) for size in shape.replace(" ", "").split(",") if size)
+    return sizes, order == "True", _dtype(descr, where)
+
+
+def _dtype(descr: str, where: str) -> np.dtype[Any]:
     try:
-        version = np.lib.format.read_magic(file)
-        # Version 3 differs from 2 in the encoding of field names alone, and records are not read.
-        shape, fortran, dtype = readers[(2, 0) if version == (3, 0) else version](file)
-    except (ValueError, KeyError, EOFError, SyntaxError, TypeError, RecursionError) as error:
-        raise _refused(
-            f"no NumPy array ({str(error).splitlines()[0]})", where, "write it with numpy.save"
-        ) from error
+        dtype = np.dtype(descr)
+    except (TypeError, ValueError) as error:
+        raise _refused(f"no dtype of NumPy: '{descr}'", where, "write it with numpy.save") from error
     if dtype.fields is not None or dtype.subdtype is not None or dtype.kind in "mM":
         raise _refused(f"arrays of {dtype} are no model inputs", where, "give a plain dtype")
-    if min(shape, default=0) < 0:
-        raise _refused(f"the header announces the shape {list(shape)}", where)
-    return shape, fortran, dtype
+    return dtype
 
 
 def _take(file: IO[bytes], count: int) -> bytearray:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdoc.compare.findings import Finding
-from graphdoc.compare.limits import total_limit
+from graphdoc.compare.limits import QUANTISING, total_limit
 from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
 
@@ -20,8 +20,11 @@ RANDOM = frozenset(
 """Operators whose results do not follow from their inputs (Dropout counts only in training mode)."""
 
 
-ADDITIVE = frozenset({"Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min", "SkipLayerNormalization"})
+ADDITIVE = frozenset({"Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min"})
 """Operators that add their inputs or put them side by side."""
+
+FLIPS = 2.0
+"""Quantised values count from 0, not from their zero point, which makes their RMS look larger."""
 
 
 @dataclass(slots=True)
@@ -76,10 +79,9 @@ def _judge(
 ) -> Judgement:
     own_limit = given or evidence.own_limits.get(finding.point.key, finding.own_limit)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
-    weights = [_weight(finding.point.op, b.rms, rms) for b in before]
-    reach = _reach(finding, own_limit, [w * b.reach for w, b in zip(weights, before, strict=True)])
-    carried = max((w * b.noise for w, b in zip(weights, before, strict=True)), default=0.0)
-    noise = evidence.noise.get(finding.point.key, carried)
+    reach = _reach(finding, own_limit, _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before]))
+    noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])
+    noise = evidence.noise.get(finding.point.key, noise)
     limit = given or _limit(own_limit, reach, noise)
     unreliable = _unreliable(finding, before, evidence)
     result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, unreliable)
@@ -87,22 +89,27 @@ def _judge(
     return result
 
 
-def _weight(op: str, rms_in: float, rms_out: float) -> float:
-    """Return how much of an input's relative error the result can show.
+def _carried(op: str, rms: float, inputs: Sequence[tuple[float, float]]) -> float:
+    """Return the relative error that a result takes over from its inputs' (RMS, relative error).
 
-    What is added to something larger brings a smaller share: a mean of nearly 0, for one, may be wrong in
-    every digit and still not matter to x − mean.
+    1. Sums take over absolute errors: a mean of nearly 0 may be wrong in every digit and not matter to
+       x − mean, while the difference of two large numbers magnifies theirs.
+    2. Rounding to a grid turns a small error into whole steps in a few elements: with an error of e steps a
+       share e of the elements falls on the other side, which is √e as RMS.
+    3. Everything else takes over the largest relative error.
     """
-    if op not in ADDITIVE or rms_out <= 0:
-        return 1.0
-    return min(1.0, rms_in / rms_out)
+    largest = max((error for _, error in inputs), default=0.0)
+    if op in ADDITIVE and rms > 0:
+        return math.hypot(*(size * error / rms for size, error in inputs))
+    if op in QUANTISING and rms > 0:
+        return FLIPS * math.sqrt(largest / rms)
+    return largest
 
 
-def _reach(finding: Finding, limit: Limit, carried: Iterable[float]) -> float:
+def _reach(finding: Finding, limit: Limit, carried: float) -> float:
     """Return the rounding on the way to a value; an error past its limit is a fault, not rounding."""
     own = finding.own if finding.own is not None else limit.value
-    own = min(own, limit.value) if math.isfinite(own) else limit.value
-    return math.hypot(own, max(carried, default=0.0))
+    return math.hypot(min(own, limit.value) if math.isfinite(own) else limit.value, carried)
 
 
 def _limit(own: Limit, reach: float, noise: float) -> Limit:

@@ -177,7 +177,7 @@ def total_limit(own: Limit, accumulated: float) -> Limit:
 
     accumulated: the own errors on the way to this value, added as independent ones.
     """
-    value = MARGIN * accumulated
-    if value <= own.value:
-        return own
-    return Limit(value=value, reason=f"{MARGIN:.0f} × the rounding that the layers before it add up to")
+    value = own.value + MARGIN * accumulated
+    if accumulated <= own.value / MARGIN:
+        return Limit(value=value, reason=own.reason)
+    return Limit(value=value, reason=f"{MARGIN:.0f} × the rounding that adds up on the way to it")

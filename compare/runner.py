@@ -34,6 +34,9 @@ class Runner(Protocol):
     """Runs one model. Third parties register a factory ``(target, options) → Runner`` as an entry point in
     the group ``graphdoc.runners``.
 
+    A runner may also have ``warm()``, which starts opening what it needs in the background, and
+    ``taps_are_free = True``, which says that a run with taps is the same run as one without.
+
     name: as typed on the command line. version: of the library behind it. settings: in words.
     fallbacks: operators that another implementation serves, in words.
     """

@@ -40,6 +40,7 @@ def _command(arguments: list[str], *, debug: bool) -> int:
 
     from graphdoc.group import root
 
+    # defer_sympy()
     try:
         result = root.main(arguments, prog_name="graphdoc", standalone_mode=False)
     except GraphdocError as error:
@@ -67,6 +68,8 @@ def _fail(lines: list[str], code: int, *, debug: bool) -> int:
         import traceback  # needed only here, and costs start-up time
 
         traceback.print_exc()
+    from graphdoc.reports.words import visible  # the same; names in messages are foreign text
+
     symbol = "✗" if "utf" in (sys.stderr.encoding or "").lower() else "FAIL"
-    print(f"{symbol} {lines[0]}", *lines[1:], sep="\n", file=sys.stderr)
+    print(f"{symbol} {visible(lines[0])}", *map(visible, lines[1:]), sep="\n", file=sys.stderr)
     return code

@@ -142,7 +142,7 @@ def _dtype(descr: str, where: str) -> np.dtype[Any]:
         dtype = np.dtype(descr)
     except (TypeError, ValueError) as error:
         raise _refused(f"no dtype of NumPy: '{descr}'", where, "write it with numpy.save") from error
-    if dtype.fields is not None or dtype.subdtype is not None or dtype.kind in "mM":
+    if dtype.kind in "mM" or not dtype.itemsize:
         raise _refused(f"arrays of {dtype} are no model inputs", where, "give a plain dtype")
     return dtype
 

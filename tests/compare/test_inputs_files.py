@@ -405,6 +405,8 @@ def header(descr: str, shape: str) -> bytes:
         (header("<f4", "(1,)") + b"12345678", "announces 4 bytes, the file holds 8"),
         (header("<f4", "(-1,)"), "no NumPy array|shape"),
         (header("<M8[s]", "(0,)"), "no model inputs"),
+        (header("|S0", "(9,)"), "no model inputs"),
+        (header("<q4", "(1,)") + b"1234", "no dtype of NumPy"),
         (header("|V8", "(1,)") + b"12345678", "the file has"),
         (header("<f4", "(2,")[:-9], "no NumPy array"),
         (b"\x93NUMPY\x01", "no NumPy array"),

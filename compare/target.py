@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.scope import MAIN, enter, qualified
 from graphdoc.surgeon.model import Source
+from graphdoc.surgeon.reader import read_model
 
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """Operators whose subgraphs are looked into, and the attributes that hold them."""
@@ -51,7 +52,7 @@ class Target:
     @cached_property
     def proto(self) -> onnx.ModelProto:
         """The model with its functions inlined; external data stays in its files."""
-        proto = self.source.proto
+        proto = self.source.checked
         return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
 
     @cached_property
@@ -59,10 +60,7 @@ class Target:
         """The same for the engine."""
         if not self.source.proto.functions:
             return self.source.model
-        model = ir.serde.deserialize_model(self.proto)
-        if self.source.path is not None:
-            ir.external_data.set_base_dir(model.graph, self.source.path.parent)
-        return model
+        return read_model(self.proto, self.source.folder)
 
     @cached_property
     def points(self) -> tuple[Point, ...]:

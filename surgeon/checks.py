@@ -62,7 +62,9 @@ def _check_opset(item: onnx.OperatorSetIdProto) -> None:
     name = item.domain or "ai.onnx"
     known = newest(item.domain)
     if known is not None and item.version < 1:
-        raise ModelError(f"opset version {item.version} of {name} does not exist", where="opset_import")
+        raise ModelError(
+            f"opset version {item.version} of {name} does not exist", where="opset_import", next_step=EXPORT
+        )
     if known is not None and item.version > known:
         raise ModelError(
             f"opset {item.version} of {name} is newer than this onnx knows ({known})",

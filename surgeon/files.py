@@ -194,17 +194,14 @@ def _unreadable(data: memoryview, name: str, error: DecodeError) -> ModelError:
             where=name,
             next_step="flatten the nested If or Loop nodes",
         )
+    found = look(data)
+    if found:
+        return _not_a_model(found, data, name)
     damage = _scan(data, onnx.ModelProto.DESCRIPTOR, 0)
-    if damage is None or not damage.plausible:
-        found = look(data)
-        if found:
-            return _not_a_model(found, data, name)
-        return ModelError(
-            "not an ONNX model: the file is not protobuf",
-            where=f"{name}, {_size(len(data))}",
-            next_step=_FETCH,
-        )
-    return damage.error(data, name)
+    if damage is not None and damage.plausible:
+        return damage.error(data, name)
+    where = f"{name}, {_size(len(data))}"
+    return ModelError("not an ONNX model: the file is not protobuf", where=where, next_step=_FETCH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,16 @@ class Source:
             return self._given_model
         return read_model(self.proto, self.folder)
 
+    @property
+    def checked(self) -> onnx.ModelProto:
+        """The protobuf of a model that is sound.
+
+        Raises ModelError as :attr:`model` does.
+        """
+        if self._given_model is None:
+            _ = self.model
+        return self.proto
+
     @cached_property
     def files(self) -> tuple[Path, ...]:
         """The model's file, then its external data files, sorted; those that cannot be found are left out."""

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 
 from graphdoc.engine.errors import ModelError
 
@@ -116,6 +118,17 @@ def check_sparse(sparse: onnx.SparseTensorProto, where: Callable[[], str]) -> No
     if sparse.indices.data_type != _T.INT64 or list(sparse.indices.dims) not in shapes:
         found = f"has {grouped(count)} values, and indices {_dims(sparse.indices)}"
         raise _error(sparse.values, "sparse initializer", found, where)
+    if sparse.indices.data_location != _T.EXTERNAL:
+        _check_indices(sparse, where)
+
+
+def _check_indices(sparse: onnx.SparseTensorProto, where: Callable[[], str]) -> None:
+    indices = onnx.numpy_helper.to_array(sparse.indices)
+    limits = np.array(sparse.dims if indices.ndim == 2 else [math.prod(sparse.dims)], dtype=object)
+    wrong = indices[(indices < 0) | (indices >= limits)]
+    if wrong.size:
+        what = f"index {wrong[0]} lies outside its {grouped(math.prod(sparse.dims))} elements"
+        raise _error(sparse.values, "sparse initializer", what, where)
 
 
 def _dims(tensor: onnx.TensorProto) -> str:

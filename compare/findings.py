@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,20 +79,31 @@ def measure_all(
     """
     result = Measured([], {}, {}, shapes)
     left = list(points)
-    while left:
-        group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
-        forced = _forced(b, feeds[1], run_a, run_b, group, feeding)
-        for values, kept in ((run_a.values, result.outputs_a), (run_b.values, result.outputs_b)):
-            kept.update((name, values[name]) for name in outputs if name in values)
-        result.seconds_a.update(run_a.timings)
-        result.seconds_b.update(run_b.timings)
-        shapes.update((k, v.shape) for k, v in run_a.values.items() if isinstance(v, np.ndarray))
-        for point in group:
-            result.findings.append(_finding(point, run_a, run_b, forced, shapes, tolerance))
-        left = left[len(group) :]
-        if progress:
-            progress(len(result.findings), len(points))
+    with ThreadPoolExecutor(1) as pool:
+        while left:
+            group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
+            pending = pool.submit(_forced, b, feeds[1], run_a, run_b, group, feeding)
+            _keep(result, run_a, run_b, outputs)
+            found = [_total(point, run_a, run_b, shapes, tolerance) for point in group]
+            forced = pending.result().values
+            for finding in found:
+                key = finding.point.key
+                if key in forced and not finding.absent:
+                    _measure_own(finding, run_a.values[key], run_b.values[key], forced[key], tolerance)
+            result.findings += found
+            left = left[len(group) :]
+            if progress:
+                progress(len(result.findings), len(points))
     return result
+
+
+def _keep(result: Measured, run_a: Run, run_b: Run, outputs: Collection[str]) -> None:
+    """Keep what outlives a group: outputs, shapes, times."""
+    result.outputs_a.update((name, run_a.values[name]) for name in outputs if name in run_a.values)
+    result.outputs_b.update((name, run_b.values[name]) for name in outputs if name in run_b.values)
+    result.seconds_a.update(run_a.timings)
+    result.seconds_b.update(run_b.timings)
+    result.shapes.update((k, v.shape) for k, v in run_a.values.items() if isinstance(v, np.ndarray))
 
 
 def _run_group(
@@ -150,11 +162,10 @@ def _as_dtype(value: Any, pattern: Any) -> Any:
         return value.astype(pattern.dtype) if both_float else value
 
 
-def _finding(
+def _total(
     point: Point,
     run_a: Run,
     run_b: Run,
-    forced: Run,
     shapes: Mapping[str, tuple[int, ...]],
     tolerance: Tolerance | None,
 ) -> Finding:
@@ -174,8 +185,6 @@ def _finding(
     except MismatchError as error:
         finding.mismatch = str(error)
     finding.own_limit = _limit(finding, shapes, finding.metrics.rms_a if finding.metrics else 0.0)
-    if point.key in forced.values:
-        _measure_own(finding, left, right, forced.values[point.key], tolerance)
     return finding
 
 

@@ -23,6 +23,9 @@ RANDOM = frozenset(
 ADDITIVE = frozenset({"Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min"})
 """Operators that add their inputs or put them side by side."""
 
+AVERAGING = frozenset({"ReduceMean", "ReduceSum", "AveragePool", "GlobalAveragePool"})
+"""Operators that sum terms of either sign, which may cancel."""
+
 FLIPS = 2.0
 """Quantised values count from 0, not from their zero point, which makes their RMS look larger."""
 
@@ -77,7 +80,7 @@ def judge(findings: Sequence[Finding], evidence: Evidence, given: Limit | None =
 def _judge(
     finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None
 ) -> Judgement:
-    own_limit = given or evidence.own_limits.get(finding.point.key, finding.own_limit)
+    own_limit = given or evidence.own_limits.get(finding.point.key) or _own_limit(finding, before)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
     reach = _reach(finding, own_limit, _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before]))
     noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])
@@ -87,6 +90,16 @@ def _judge(
     result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, unreliable)
     result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
     return result
+
+
+def _own_limit(finding: Finding, before: Sequence[Judgement]) -> Limit:
+    """Return the layer's own limit; wider for sums that cancel, whose error follows the size of the terms."""
+    limit, rms = finding.own_limit, finding.metrics.rms_a if finding.metrics else 0.0
+    terms = before[0].rms if before else 0.0
+    if finding.point.op not in AVERAGING or not 0 < rms < terms:
+        return limit
+    factor = terms / rms
+    return Limit(value=limit.value * factor, reason=f"{limit.reason} {number(factor)} × larger than it")
 
 
 def _carried(op: str, rms: float, inputs: Sequence[tuple[float, float]]) -> float:

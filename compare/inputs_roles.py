@@ -200,7 +200,8 @@ def image_axes(facts: Facts) -> tuple[int, int, int | None] | None:
     likely = rank in (4, 5) or (rank == 3 and (facts.kind == "u" or named(facts, Role.IMAGE)))
     if not likely:
         return None
-    layouts = ((rank - 2, rank - 1, rank - 3), (rank - 3, rank - 2, rank - 1))
+    layouts = [(rank - 2, rank - 1, rank - 3), (rank - 3, rank - 2, rank - 1)]
+    layouts += [(3, 4, 1)] if rank == 5 else []
     return next((axes for axes in layouts if _coloured(facts, *axes)), None)
 
 
@@ -293,7 +294,7 @@ becomes positions by counting also reaches a table."""
 # ---- what the axes mean -------------------------------------------------------------------------------
 
 BATCH, ROWS, SEQUENCE, PAST, TOTAL, TIME = "batch", "rows", "sequence", "past", "total", "time"
-SIDE = "side"
+SIDE, FRAMES = "side", "frames"
 SAMPLES, HEIGHT, WIDTH, CHANNEL, FEATURE, OTHER = "samples", "height", "width", "channel", "feature", "other"
 
 _PLAIN: dict[Role, dict[int, tuple[str, ...]]] = {
@@ -320,8 +321,9 @@ _PLAIN: dict[Role, dict[int, tuple[str, ...]]] = {
         1: (FEATURE,),
         2: (BATCH, FEATURE),
         3: (BATCH, TIME, FEATURE),
-        4: (BATCH, CHANNEL, TIME, FEATURE),
+        4: (BATCH, CHANNEL, SIDE, SIDE),
     },
+    Role.NUMBERS: {1: (ROWS,), 2: (BATCH, OTHER)},
     Role.SCALE: {1: (BATCH,)},
 }
 
@@ -353,6 +355,7 @@ def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
     rank = facts.rank or 0
     labels = list(_PLAIN.get(role, {}).get(rank) or (BATCH, *(OTHER,) * (rank - 1))[:rank])
     if role is Role.IMAGE and (axes := image_axes(facts)) is not None:
+        labels = [BATCH, *[FRAMES] * (rank - 1)]
         _set(labels, zip(axes, (HEIGHT, WIDTH, CHANNEL), strict=True))
     elif role is Role.AUDIO:
         labels = [BATCH if axis == 0 else OTHER for axis in range(rank)]
@@ -364,11 +367,19 @@ def axis_labels(facts: Facts, role: Role) -> tuple[str, ...]:
     for axis, dim in enumerate(facts.spec.shape or ()):
         if isinstance(dim, str):
             labels[axis] = _by_symbol(dim, labels[axis])
+    if role is Role.FEATURES and facts.convolution is None:
+        labels = [_sequence(facts, axis) if label == TIME else label for axis, label in enumerate(labels)]
     if _OF_ENCODER.search(facts.name):
         labels = [SEQUENCE if label in (PAST, TOTAL) else label for label in labels]
     if role in _OF_TOKENS:
         labels = [SEQUENCE if label in (TIME, SAMPLES) else label for label in labels]
     return tuple(labels)
+
+
+def _sequence(facts: Facts, axis: int) -> str:
+    """Return what time means for features: tokens, if the symbol says so."""
+    dim = (facts.spec.shape or ())[axis]
+    return SEQUENCE if isinstance(dim, str) and _named_by(dim) == SEQUENCE else TIME
 
 
 def _set(labels: list[str], changes: Iterable[tuple[int | None, str]]) -> None:
@@ -411,12 +422,12 @@ def _along_window(facts: Facts, labels: list[str]) -> None:
 def _by_symbol(symbol: str, label: str) -> str:
     """Return the label a symbol names, where the role left it open or took it for a batch or a length."""
     named_label = _named_by(symbol)
-    if named_label is None or label in (HEIGHT, WIDTH, CHANNEL):
+    if named_label is None or label in (HEIGHT, WIDTH, CHANNEL, FRAMES):
         return label
     if label == SIDE:
         return TIME if named_label in _ALONG_TIME else label
     if named_label in _ALONG_TIME and label in (*_ALONG_TIME, TOTAL, PAST):
-        return SEQUENCE if (label, named_label) == (TIME, SEQUENCE) else label
+        return label
     if label in (ROWS, BATCH) and named_label in (BATCH, FEATURE, CHANNEL):
         return label
     return label if len(symbol) == 1 and label != OTHER else named_label

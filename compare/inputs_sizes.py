@@ -20,6 +20,7 @@ from graphdoc.compare.inputs_roles import (
     BATCH,
     CHANNEL,
     FEATURE,
+    FRAMES,
     HEIGHT,
     OTHER,
     PAST,
@@ -53,10 +54,11 @@ _SAMPLES = (
 CANDIDATES: dict[str, tuple[int, ...]] = {
     BATCH: (1, 2, 4, 8),
     ROWS: (8, 1, 2),
-    SEQUENCE: (16, 32, 8, 64, 128, 256, 512, 4, 77, 1, 2),
+    SEQUENCE: (16, 32, 8, 64, 128, 256, 512, 4, 77, 197),
     PAST: (8, 16, 4, 32, 1, 0),
     TOTAL: (24, 16, 32, 64, 128),
-    TIME: (128, 100, 64, 200, 256, 16, 300, 400, 512, 1000, 3000, 8, 1),
+    TIME: (128, 100, 64, 200, 256, 16, 300, 400, 512, 1000, 3000, 8),
+    FRAMES: (16, 8, 32, 4, 64, 1),
     SAMPLES: _SAMPLES,
     HEIGHT: (224, 256, 64, 32, 48, 128, 384, 512),
     WIDTH: (224, 256, 64, 32, 128, 320, 384, 512),
@@ -68,9 +70,9 @@ CANDIDATES: dict[str, tuple[int, ...]] = {
 """What an axis of a kind may measure, the likeliest first."""
 
 LADDER = (
-    1, 2, 3, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 50, 64, 80, 96, 100, 128, 160, 192, 200, 224, 256,
+    5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 40, 48, 50, 64, 80, 96, 100, 128, 160, 192, 200, 224, 256,
     300, 320, 384, 400, 480, 500, 512, 640, 768, 800, 1000, 1024, 1500, 1600, 2000, 2048, 3000, 4000, 4096,
-    8000, 16000,
+    8000, 16000, 1, 2, 3,
 )  # fmt: skip
 """Sizes tried last, whatever the axis stands for, after those of the model's weights."""
 
@@ -138,7 +140,7 @@ class Search:
                 key = plan.key(axis)
                 if key is None:
                     continue
-                label = SEQUENCE if label == TOTAL and not self._cached else label
+                label = self._in_context(label)
                 known = found.get(key)
                 wanted = () if label in (BATCH, ROWS) else tuple(hints.get(axis, ()))
                 wanted += known.hints if known else ()
@@ -147,6 +149,16 @@ class Search:
                 else:
                     found[key] = replace(known, hints=wanted)
         return found
+
+    def _in_context(self, label: str) -> str:
+        """Return what a label means beside the other inputs.
+
+        Without caches all tokens are the tokens; a model of vectors alone takes any number of them.
+        """
+        if label == TOTAL and not self._cached:
+            return SEQUENCE
+        vectors = all(plan.role in _VECTORS and len(plan.labels) == 2 for plan in self.plans)
+        return ROWS if label == BATCH and vectors else label
 
     def _formulas(self) -> dict[str, ast.expr]:
         """Return the symbols that are sums and the like of other symbols."""
@@ -324,6 +336,7 @@ def _together(keys: Iterable[str], values: Iterable[int], sizes: Sizes) -> Itera
             yield change
 
 
+_VECTORS = (Role.FEATURES, Role.TABLE, Role.CATEGORIES, Role.STRINGS, Role.NUMBERS)
 _UNBATCHED = (Role.SCALE, Role.OPERAND, Role.RATE, Role.NUMBERS, Role.SWITCH)
 """Roles whose first axis, if fixed, need not be the batch of the others."""
 

@@ -193,6 +193,9 @@ _DOMAINS = ("", "ai.onnx", "com.microsoft", "ai.onnx.ml")
 
 def _sliced(path: Path, target: ir.Value) -> Path:
     """Return the path into a body or out of it: axes hold while the rank does."""
+    producer = target.producer()
+    if target.shape is None and producer is not None and producer.op_type in ("Loop", "Scan"):
+        return replace(path, axes=None)
     if path.axes is None or target.shape is None or len(target.shape) == len(path.axes):
         return path
     if len(target.shape) == len(path.axes) - 1:
@@ -297,7 +300,7 @@ def _unsqueeze(walker: Walker, use: Use) -> list[Step]:
 def _squeeze(walker: Walker, use: Use) -> list[Step]:
     node, slot, path = use.node, use.slot, use.path
     gone = _operand(walker, node, 1, "axes")
-    if slot or path.axes is None or gone is None:
+    if slot or not path.axes or gone is None:
         return [] if slot else [(0, _lost(path))]
     places = {axis % len(path.axes) for axis in gone}
     return [(0, replace(path, axes=tuple(a for i, a in enumerate(path.axes) if i not in places)))]
@@ -348,7 +351,7 @@ def _slice(walker: Walker, use: Use) -> list[Step]:
     starts, ends = (_operand(walker, node, k, name) for k, name in ((1, "starts"), (2, "ends")))
     axes = _operand(walker, node, 3, "axes")
     steps = walker.ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
-    if not starts or not ends or path.axes is None or len(starts) != 1 or steps != [1]:
+    if not starts or not ends or not path.axes or len(starts) != 1 or steps != [1]:
         return [(0, path)]
     axis = (axes or [0])[0] % len(path.axes)
     return [(0, _window(path, axis, starts[0], ends[0]))]
@@ -365,7 +368,7 @@ def _split(walker: Walker, use: Use) -> list[Step]:
     sizes = _operand(walker, node, 1, "split")
     if slot:
         return []
-    if path.axes is None or not sizes:
+    if not path.axes or not sizes:
         return [(k, path) for k in range(len(node.outputs))]
     axis = int(_attribute(node, "axis", 0)) % len(path.axes)
     ends = np.cumsum(sizes).tolist()
@@ -375,7 +378,7 @@ def _split(walker: Walker, use: Use) -> list[Step]:
 def _concat(walker: Walker, use: Use) -> list[Step]:
     """Concat: positions along its axis begin after those of the inputs before."""
     node, slot, path = use.node, use.slot, use.path
-    if path.axes is None:
+    if not path.axes:
         return [(0, path)]
     axis = int(_attribute(node, "axis", 1)) % len(path.axes)
     source = path.axes[axis]

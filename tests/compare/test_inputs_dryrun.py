@@ -11,6 +11,7 @@ from graphdoc.compare.inputs import make_inputs
 from graphdoc.compare.inputs_dryrun import DryRun
 from graphdoc.compare.inputs_nodes import full_shape, tensor_type
 from graphdoc.surgeon.model import load
+from tests.compare import input_models_more  # noqa: F401 (adds to MODELS)
 from tests.compare.input_models import MODELS, build
 
 ort = pytest.importorskip("onnxruntime")

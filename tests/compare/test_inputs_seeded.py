@@ -12,6 +12,7 @@ import pytest
 from graphdoc.compare.inputs import Inputs, make_inputs, parse_shapes
 from graphdoc.engine.errors import UsageError
 from graphdoc.surgeon.model import load
+from tests.compare import input_models_more  # noqa: F401 (adds to MODELS)
 from tests.compare.input_models import MODELS, build
 
 ort = pytest.importorskip("onnxruntime")
@@ -269,6 +270,21 @@ def test_a_shape_of_an_input_binds_its_symbols() -> None:
 def test_a_weight_tells_the_number_of_features() -> None:
     assert guess("cross_attention_decoder").feeds["encoder_hidden_states"].shape[-1] == 24
     assert guess("series_forecast").feeds["history"].shape[1] == 96
+
+
+def test_a_table_of_positions_tells_the_number_of_frames() -> None:
+    """One frame would be stretched over all positions without complaint."""
+    assert guess("speech_encoder").feeds["input_features"].shape == (1, 80, 3000)
+
+
+def test_bounds_of_a_scale_let_all_of_it_through() -> None:
+    inputs = guess("pitch_with_bounds")
+
+    assert (inputs.feeds["fmin"], inputs.feeds["fmax"]) == (50, 1600)
+
+
+def test_divisors_are_not_zero() -> None:
+    assert guess("integer_division").feeds["b"].min() > 0
 
 
 def test_an_odd_size_is_found_among_the_weights() -> None:

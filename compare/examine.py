@@ -1,13 +1,13 @@
 """A closer look at the layers that look wrong: float64, conditioning, ties, and the noise of rounding."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from graphdoc.compare.findings import Finding, with_between
-from graphdoc.compare.judge import Evidence, Judgement
+from graphdoc.compare.judge import NOISE_MARGIN, Evidence, Judgement
 from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
 from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
@@ -66,7 +66,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     wanted.update((n, None) for f in look for n in (*f.point.inputs, *scene.feeding[f.point.key].sources))
     values_a = {**scene.feeds_a, **scene.a.run(scene.feeds_a, list(wanted)).values}
     own_b = scene.b.forced(scene.feeds_b, values_a, with_between(keys, scene.feeding)).values
-    run_b = scene.b.run(scene.feeds_b, keys).values
+    picks = [f.point.key for f in look if f.point.op in PICKS]
+    run_b = scene.b.run(scene.feeds_b, picks).values if picks else {}
     truth = Interpreter(scene.target.model, truth=True)
     exact = _forced(truth, scene.feeds_a, values_a, keys)
     moved = [_forced(truth, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
@@ -74,7 +75,7 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
         key = finding.point.key
         if key in exact and key in values_a:
             _compare_to_truth(finding, exact[key], values_a[key], own_b.get(key), moved, evidence)
-        if finding.point.op in PICKS and key in values_a and key in run_b:
+        if key in picks and key in values_a and key in run_b:
             _check_ties(finding, values_a, run_b[key], evidence)
 
 
@@ -159,16 +160,29 @@ def measure_noise(
     if not wanted:
         return
     size = {f.point.key: _rounding(f, j) for f, j in zip(findings, judged, strict=True)}
+    watch = Watch(taps=frozenset(wanted), only=_up_to(scene.target, wanted), budget=scene.budget)
     try:
         interpreter = Interpreter(scene.target.model)
-        clean = interpreter.run(scene.feeds_a, watch=Watch(taps=frozenset(wanted), budget=scene.budget))
+        clean = interpreter.run(scene.feeds_a, watch=watch)
         for seed in SEEDS:
-            watch = Watch(taps=frozenset(wanted), budget=scene.budget, noise=size, seed=seed)
-            noisy = interpreter.run(scene.feeds_a, watch=watch)
+            noisy = interpreter.run(scene.feeds_a, watch=replace(watch, noise=size, seed=seed))
             for key in wanted.keys() & clean.keys() & noisy.keys():
                 evidence.noise[key] = max(evidence.noise.get(key, 0.0), _apart(clean[key], noisy[key]))
+            if all(_explained(f, evidence.noise.get(key, 0.0)) for key, f in wanted.items()):
+                return
     except RunnerError as error:
         evidence.remarks.append(f"the noise of rounding was not measured: {error.cause}")
+
+
+def _up_to(target: Target, wanted: Collection[str]) -> frozenset[str]:
+    """Return every layer up to the last wanted one; what comes later need not run."""
+    keys = [point.key for point in target.points]
+    last = max(i for i, key in enumerate(keys) if key in wanted)
+    return frozenset(keys[: last + 1])
+
+
+def _explained(finding: Finding, noise: float) -> bool:
+    return finding.metrics is not None and finding.metrics.error <= NOISE_MARGIN * noise
 
 
 def _rounding(finding: Finding, judgement: Judgement) -> float:

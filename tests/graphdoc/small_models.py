@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -39,3 +40,26 @@ def save(folder: pathlib.Path, name: str = "m.onnx", **options: Any) -> pathlib.
     path = folder / name
     onnx.save(chain(**options), path)
     return path
+
+
+DETECTOR = """
+<ir_version: 8, opset_import: ["" : 12]>
+detector (float[N, 3, H, W] x) => (float[N, 1, h, w] map) {
+    [conv] features = Conv <strides = [8, 8], kernel_shape = [8, 8]> (x, conv_w)
+    [squeeze] mean = GlobalAveragePool (features)
+    [squash] gate = HardSigmoid <alpha = 0.2, beta = 0.5> (mean)
+    [excite] gated = Mul (features, gate)
+    [head] logits = Conv (gated, head_w)
+    [sigmoid] map = Sigmoid (logits)
+}
+"""
+
+
+def detector() -> onnx.ModelProto:
+    """Return a model with the form of the demo's: a picture of any size in, a map out, a HardSigmoid."""
+    model = onnx.parser.parse_model(DETECTOR)
+    rng = np.random.default_rng(5)
+    for name, shape in (("conv_w", (4, 3, 8, 8)), ("head_w", (1, 4, 1, 1))):
+        weight = rng.standard_normal(shape).astype(np.float32) / 8
+        model.graph.initializer.append(numpy_helper.from_array(weight, name))
+    return model

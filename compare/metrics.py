@@ -2,6 +2,10 @@
 
 Everything is computed in float64. Elements that are NaN on both sides, or the same infinity, agree and
 count as no difference; elements where only one side is NaN or infinite make the error infinite.
+
+The walk is written here in NumPy, which serves every dtype and machine. Where a lot of floats is to be
+measured, :mod:`graphdoc.compare.metrics_native` walks the stretches without NaN and Inf some ten times as
+fast; both give the same figures to the rounding of sums.
 """
 
 import math
@@ -11,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.compare.metrics_native import TILE, WORKSHOP, Figures, Kernel, Limits
 from graphdoc.compare.result import Metrics
 
 Array = np.ndarray[Any, Any]
@@ -97,23 +102,11 @@ def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
 
 
 def _rms_of(arrays: list[Array]) -> float:
-    """Return the RMS over the finite elements of all arrays; float32 sums do, since it serves as a scale."""
-    total, count = 0.0, 0
+    """Return the RMS over the finite elements of all arrays."""
+    tally = _Tally(0.0, Tolerance())
     for array in arrays:
-        flat = _flat(array)
-        for start in range(0, flat.size, BLOCK):
-            block = _summable(flat[start : start + BLOCK])
-            square = float(block @ block)
-            if not math.isfinite(square):
-                block = block[np.isfinite(block)].astype(np.float64)
-                square = float(block @ block)
-            total += square
-            count += block.size
-    return math.sqrt(total / count) if count else 0.0
-
-
-def _summable(block: Array) -> Array:
-    return block if block.dtype in (np.float32, np.float64) else block.astype(np.float64)
+        tally.add_brief(array, array)
+    return tally.rms(tally.aa)
 
 
 def _flat(array: Array) -> Array:
@@ -145,9 +138,22 @@ class _Tally:
     def add_brief(self, a: Array, b: Array) -> None:
         """Count squares only."""
         left, right = _flat(a), _flat(b)
+        kernel = WORKSHOP.kernel("distance", left, right)
+        if kernel is None:
+            self._squares(left, right)
+            return
+        for start, stop, figures in kernel.walk(left, right):
+            if figures is None:
+                self._squares(left[start:stop], right[start:stop])
+            else:
+                self.finite += stop - start
+                self.dd += figures["dd"]
+                self.aa += figures["aa"]
+
+    def _squares(self, left: Array, right: Array) -> None:
         for start in range(0, left.size, BLOCK):
             x = left[start : start + BLOCK].astype(np.float64)
-            y = right[start : start + BLOCK].astype(np.float64)
+            y = x if left is right else right[start : start + BLOCK].astype(np.float64)
             x, y, _ = self._finite(x, y)
             d = y - x
             self.dd += float(d @ d)
@@ -161,9 +167,16 @@ class _Tally:
         left, right = _flat(a), _flat(b)
         if not left.size:
             return
-        if left.dtype == right.dtype and np.array_equal(left, right) and _is_finite(left):
+        kernel = WORKSHOP.kernel("measure", left, right)
+        if kernel is not None:
+            self._add_native(kernel, left, right, a.shape)
+        elif left.dtype == right.dtype and np.array_equal(left, right) and _is_finite(left):
             self._equal(left)
-            return
+        else:
+            self._walk(left, right, a.shape, 0)
+
+    def _walk(self, left: Array, right: Array, shape: tuple[int, ...], first: int) -> None:
+        """Count a stretch that starts at element ``first`` of an array of this shape."""
         self._extremes(0, left)
         self._extremes(1, right)
         for start in range(0, left.size, BLOCK):
@@ -171,7 +184,43 @@ class _Tally:
             y = right[start : start + BLOCK].astype(np.float64)
             x, y, kept = self._finite(x, y)
             if x.size:
-                self._block(x, y, a.shape, start, kept)
+                self._block(x, y, shape, first + start, kept)
+
+    def _add_native(self, kernel: Kernel, left: Array, right: Array, shape: tuple[int, ...]) -> None:
+        limits = Limits(self.scale, self.relative, self.absolute)
+        for start, stop, figures in kernel.walk(left, right, limits):
+            if figures is None:
+                self._walk(left[start:stop], right[start:stop], shape, start)
+            else:
+                self.finite += stop - start
+                self._take(figures)
+                if figures["max_abs"] > self.max_abs:
+                    self._place(figures, left[:stop], right[:stop], shape)
+
+    def _take(self, figures: Figures) -> None:
+        """Join the figures of a stretch, all but the largest difference."""
+        self.dd += figures["dd"]
+        self.aa += figures["aa"]
+        self.bb += figures["bb"]
+        self.ab += figures["ab"]
+        self.sum_abs += figures["sum_abs"]
+        self.outside += int(figures["outside"])
+        if self.scale > 0:
+            self.max_rel = max(self.max_rel, figures["max_rel"])
+        for side, name in enumerate("ab"):
+            self.low[side] = min(self.low[side], figures[f"low_{name}"])
+            self.high[side] = max(self.high[side], figures[f"high_{name}"])
+            self.zero[side] += int(figures[f"zero_{name}"])
+
+    def _place(self, figures: Figures, left: Array, right: Array, shape: tuple[int, ...]) -> None:
+        """Look for the largest difference in the tile that has it; both arrays end where the kernel did."""
+        start = int(figures["tile"])
+        x = left[start : start + TILE].astype(np.float64)
+        y = right[start : start + TILE].astype(np.float64)
+        position = int(np.abs(y - x).argmax())
+        self.max_abs = figures["max_abs"]
+        self.at_worst = (float(x[position]), float(y[position]))
+        self.worst = _index(start + position, shape)
 
     def _equal(self, values: Array) -> None:
         """Count an array that both sides share."""

@@ -40,7 +40,7 @@ def _command(arguments: list[str], *, debug: bool) -> int:
 
     from graphdoc.group import root
 
-    # defer_sympy()
+    defer_sympy()
     try:
         result = root.main(arguments, prog_name="graphdoc", standalone_mode=False)
     except GraphdocError as error:

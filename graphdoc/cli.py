@@ -38,6 +38,7 @@ def run(arguments: list[str]) -> int:
 def _command(arguments: list[str], *, debug: bool) -> int:
     import click
 
+    from graphdoc.deferred import defer_sympy
     from graphdoc.group import root
 
     defer_sympy()

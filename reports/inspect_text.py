@@ -41,21 +41,23 @@ def inspect_json(summary: ModelSummary) -> str:
 def _headline(summary: ModelSummary, style: Style) -> str:
     parts = [words.size(summary.size), f"IR {summary.ir_version}"]
     parts += [f"{domain or 'ai.onnx'} {version}" for domain, version in summary.opsets.items()]
-    parts.append(
-        f"{words.group(summary.layer_count)} layers + {words.group(summary.constant_count)} constants"
-    )
+    parts.append(f"{_count(summary.layer_count, 'layer')} + {_count(summary.constant_count, 'constant')}")
     if summary.function_count:
-        parts.append(f"{words.group(summary.function_count)} functions")
+        parts.append(_count(summary.function_count, "function"))
     lead = f"{style.plain(summary.name)}   "
     first, *rest = style.wrap(", ".join(parts), min(words.cells(lead), 40))
     return "\n".join([lead + first, *(" " * min(words.cells(lead), 40) + line for line in rest)])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{words.group(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def _overview(summary: ModelSummary, style: Style) -> list[str]:
     values = [("in", value) for value in summary.inputs] + [("out", value) for value in summary.outputs]
     names = [style.plain(value.name) for _, value in values]
     if style.shortens:
-        names = [style.short(name, style.width // 2) for name in names]
+        names = [style.short(name, max(_SHORTEST_NAME, style.width // 2 - 8)) for name in names]
     longest = max((words.cells(name) for name in names), default=0)
     dtypes = max((len(value.dtype) for _, value in values), default=0)
     lines = []

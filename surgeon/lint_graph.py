@@ -200,7 +200,7 @@ def unused_initializer(subject: Subject) -> Iterator[Fault]:
         for tensor in place.graph.initializer:
             if tensor.name and tensor.name not in names:
                 size = "×".join(map(str, tensor.dims)) or "scalar"
-                yield Fault(f"{place.scope}{tensor.name}", f"{size} values that nothing reads")
+                yield Fault(f"{place.scope}{tensor.name}", f"a weight of {size} that nothing reads")
 
 
 @rule(

@@ -91,6 +91,15 @@ class DryRun:
         self._check_outputs(feeds, frame)
         return Trial(tuple(self._problems), frame)
 
+    def constants(self) -> dict[ir.Value, Content]:
+        """Return what follows from constants alone: less than ``run({})`` finds, and quicker."""
+        frame: dict[ir.Value, Content] = {}
+        self._start = self.visited
+        for node in self._graph_nodes(self._model.graph, frame):
+            if all(value is None or value in frame for value in node.inputs):
+                self._visit(node, frame, self._model.opset_imports, {})
+        return frame
+
     def _graph_nodes(
         self, graph: ir.Graph | ir.Function, frame: dict[ir.Value, Content]
     ) -> Iterable[ir.Node]:

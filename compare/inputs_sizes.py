@@ -213,6 +213,10 @@ class Search:
             return self.setting(self._complete(sizes)), best
         raise self._refusal(sizes, best)
 
+    def unverified(self) -> Setting:
+        """Return the first guess without a dry run."""
+        return self.setting(self._complete(self.first()))
+
     def first(self) -> Sizes:
         """Return the first guess."""
         sizes = dict(self.given)

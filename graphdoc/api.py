@@ -131,4 +131,4 @@ def resolve_inputs(
     if isinstance(inputs, Mapping):
         check_feeds(target.model, inputs)
         return Inputs(dict(inputs), dict.fromkeys(inputs, "given in Python"), None)
-    return load_inputs(target.model, inputs)
+    return load_inputs(target.model, inputs, shapes=sizes, seed=seed)

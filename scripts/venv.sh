@@ -28,3 +28,5 @@ if ! fits .venv/bin/python || ! .venv/bin/python -m pip --version >/dev/null 2>&
     fi
 fi
 .venv/bin/python -m pip install --quiet --editable ".[$1]"
+# An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set every start would do it again.
+.venv/bin/python -m compileall -q graphdoc reports compare surgeon engine

@@ -24,7 +24,7 @@ from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
 
-LATENCY_SECONDS = 0.25
+LATENCY_SECONDS = 0.15
 """Time spent on whole untapped runs of each side."""
 
 LATENCY_RUNS = 20
@@ -88,10 +88,14 @@ def compare(
 
     inputs: makes them; called while runners that can open in the background.
 
+    All layers are measured, whatever ``taps`` shows: what a value may differ by follows from the layers
+    before it. With a tolerance of the user's own only the chosen ones are.
+
     Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
     """
     settings = RunnerOptions(options.threads, options.seed)
-    points = choose(ref, test, options.taps)
+    chosen = choose(ref, test, options.taps)
+    measured_points = chosen if options.tolerance else choose(ref, test, ("all",))
     with ExitStack() as opened:
         a, b = (
             opened.enter_context(_warm(open_runner(name, target, settings, option)))
@@ -99,15 +103,17 @@ def compare(
         )
         fed = inputs()
         feeds = (fed.feeds, _renamed_feeds(fed.feeds, ref, test))
-        feeding = test.feeding({point.key for point in points})
-        measured = _measure(a, b, feeds, points, ref, options, feeding, progress)
+        feeding = test.feeding({point.key for point in measured_points})
+        measured = _measure(a, b, feeds, measured_points, ref, options, feeding, progress)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
         judged, evidence = _judge(scene, measured.findings, options)
         sides = (
             _side("A", ref, a, _untouched(a, feeds[0], measured.outputs_a, measured.seconds_a, options)),
             _side("B", test, b, _untouched(b, feeds[1], measured.outputs_b, measured.seconds_b, options)),
         )
-    return _result(measured.findings, judged, evidence, sides, fed, options, _unpaired(ref, test, points))
+    wanted = {point.key for point in chosen}
+    rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
+    return _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
 
 
 def _warm(runner: Runner) -> Runner:
@@ -143,7 +149,7 @@ def _matches(point: Point, taps: Iterable[str]) -> bool:
     )
 
 
-def _unpaired(ref: Target, test: Target, points: Sequence[Point]) -> list[Skip]:
+def _unpaired(ref: Target, test: Target) -> list[Skip]:
     """Return the values that only one of two different models has."""
     if test is ref:
         return []
@@ -269,16 +275,15 @@ def _side(label: str, target: Target, runner: Runner, whole: _Whole) -> Side:
 
 
 def _result(
-    findings: Sequence[Finding],
-    judged: Sequence[Judgement],
+    found: Sequence[tuple[Finding, Judgement]],
     evidence: Evidence,
     sides: tuple[Side, Side],
     inputs: Inputs,
     options: Options,
     unpaired: list[Skip],
 ) -> Comparison:
-    rows = [(f, j) for f, j in zip(findings, judged, strict=True) if not f.absent]
-    skipped = [Skip(value=f.point.key, reason=f.absent) for f in findings if f.absent] + unpaired
+    rows = [(f, j) for f, j in found if not f.absent]
+    skipped = [Skip(value=f.point.key, reason=f.absent) for f, _ in found if f.absent] + unpaired
     index = {f.point.key: i for i, (f, _) in enumerate(rows)}
     runners = (sides[0].runner, sides[1].runner)
     layers = tuple(_layer(f, j, index, evidence, runners) for f, j in rows)

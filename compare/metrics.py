@@ -67,9 +67,11 @@ def distance(a: Any, b: Any) -> tuple[float, float]:
 
 
 def ratio(difference: float, scale: float) -> float:
-    """Return difference ÷ scale; 0 when there is none, inf when only the scale is 0."""
+    """Return difference ÷ scale; 0 when there is none, inf when only the scale is 0 or both overflowed."""
     if difference == 0:
         return 0.0
+    if math.isinf(difference):
+        return math.inf
     return difference / scale if scale > 0 else math.inf
 
 
@@ -167,16 +169,17 @@ class _Tally:
         left, right = _flat(a), _flat(b)
         if not left.size:
             return
+        shape = (*a.shape, left.size // a.size)
         kernel = WORKSHOP.kernel("measure", left, right)
         if kernel is not None:
-            self._add_native(kernel, left, right, a.shape)
+            self._add_native(kernel, left, right, shape)
         elif left.dtype == right.dtype and np.array_equal(left, right) and _is_finite(left):
             self._equal(left)
         else:
-            self._walk(left, right, a.shape, 0)
+            self._walk(left, right, shape, 0)
 
     def _walk(self, left: Array, right: Array, shape: tuple[int, ...], first: int) -> None:
-        """Count a stretch that starts at element ``first`` of an array of this shape."""
+        """Count a stretch from position ``first`` on; ``shape`` ends with 2 for complex numbers, else 1."""
         self._extremes(0, left)
         self._extremes(1, right)
         for start in range(0, left.size, BLOCK):
@@ -286,6 +289,7 @@ class _Tally:
         error = math.inf if self.nonfinite_differ else ratio(rms, rms_a)
         norm = math.sqrt(self.aa) * math.sqrt(self.bb)
         known = self.finite > 0
+        within = 0 < rms < math.inf and 0 < rms_a < math.inf
         return Metrics(
             size=self.size,
             outside=(self.outside + self.nonfinite_differ) / self.size if self.size else 0.0,
@@ -294,8 +298,8 @@ class _Tally:
             rms=rms,
             max_rel=self.max_rel,
             error=error,
-            cosine=self.ab / norm if norm > 0 else None,
-            snr_db=20 * math.log10(rms_a / rms) if rms > 0 and rms_a > 0 else None,
+            cosine=_finite(self.ab / norm) if norm > 0 else None,
+            snr_db=20 * math.log10(rms_a / rms) if within else None,
             ulp=self.max_rel / self.eps if self.eps else None,
             worst=self.worst,
             a_worst=self.at_worst[0] if self.at_worst else None,
@@ -327,8 +331,12 @@ def _finite(value: float) -> float | None:
 
 
 def _index(offset: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    size = math.prod(shape)
-    return tuple(int(i) for i in np.unravel_index(min(offset, size - 1), shape)) if shape else ()
+    """Return the index of the element at a flat position; the last axis of ``shape`` holds its parts."""
+    index = []
+    for size in reversed(shape):
+        offset, place = divmod(offset, size)
+        index.append(place)
+    return tuple(reversed(index[1:]))
 
 
 def _measure_texts(found: list[tuple[Array, Array]]) -> Metrics:

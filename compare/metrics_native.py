@@ -189,10 +189,11 @@ class Kernel:
     def _figures(self, totals: Array) -> Figures:
         """Join the lanes."""
         *rows, tiles = totals.tolist()
-        named = dict(zip(self.recipe.figures, rows, strict=True))
-        figures: Figures = {name: join.lanes(named[name]) for name, (join, _) in self.recipe.figures.items()}
+        kinds = self.recipe.figures.items()
+        figures: Figures = {name: join.lanes(row) for (name, (join, _)), row in zip(kinds, rows, strict=True)}
         if "max_abs" in figures:
-            reached = zip(tiles, named["max_abs"], strict=True)
+            largest = totals[list(figures).index("max_abs")].tolist()
+            reached = zip(tiles, largest, strict=True)
             figures["tile"] = min(tile for tile, value in reached if value == figures["max_abs"])
         return figures
 

@@ -340,3 +340,21 @@ def test_taps_do_not_disturb() -> None:
     assert result.b.tap_gap == 0.0
     assert result.a.latency is not None
     assert result.a.latency.low <= result.a.latency.median <= result.a.latency.high
+
+
+def test_fewer_taps_do_not_change_the_judgement() -> None:
+    """What is not shown still tells how much rounding to expect; a fault before the taps is inherited."""
+    everything = compare_models(models.convolutions(), inputs=FEEDS["convolutions"], latency=False)
+    outputs = compare_models(models.convolutions(), inputs=FEEDS["convolutions"], taps="outputs", latency=False)
+    bad = compare_models(
+        models.convolutions(),
+        scaled(models.convolutions(), "k2"),
+        inputs=FEEDS["convolutions"],
+        taps="outputs",
+        test_runner="ort",
+        latency=False,
+    )
+
+    assert [x.limit for x in outputs.layers] == [everything.layers[-1].limit]
+    assert [(x.value, x.index, x.status) for x in bad.layers] == [("y", 0, Status.INHERITED)]
+    assert bad.verdict.exit_code == 1

@@ -316,6 +316,7 @@ def _layer(
     dtype = finding.dtype if finding.dtype in ("", finding.dtype_b) else f"{finding.dtype}/{finding.dtype_b}"
     notes = [judged.note]
     if judged.status in (Status.OWN, Status.NAN):
+        notes += finding.notes
         farther = "" if truth_a is None or truth_b is None else runners[truth_b > truth_a]
         notes.append(explain(Suspect(point.op, finding.dtype_b, finding.metrics, farther)))
     if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:

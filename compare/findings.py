@@ -27,7 +27,7 @@ class Finding:
 
     metrics: B against A as run; None with ``mismatch`` (why they cannot be held side by side) or ``absent``
     (why there is no value). own, own_metrics: B on A's inputs against A. inherited: B as run against B on
-    A's inputs.
+    A's inputs. notes: what else there is to know when it is wrong.
     """
 
     point: Point
@@ -85,6 +85,8 @@ def measure_all(
             pending = pool.submit(_forced, b, feeds[1], run_a, run_b, group, feeding)
             _keep(result, run_a, run_b, outputs)
             found = [_total(point, run_a, run_b, shapes, tolerance) for point in group]
+            for finding in found:
+                _widen(finding, len(feeding[finding.point.key].between))
             forced = pending.result().values
             for finding in found:
                 key = finding.point.key
@@ -186,6 +188,14 @@ def _total(
         finding.mismatch = str(error)
     finding.own_limit = _limit(finding, shapes, finding.metrics.rms_a if finding.metrics else 0.0)
     return finding
+
+
+def _widen(finding: Finding, between: int) -> None:
+    """Allow each layer of B that A has no counterpart of the rounding of one more layer."""
+    if between and finding.own_limit.value:
+        reason = f"{finding.own_limit.reason}, and {between} more of B in between"
+        finding.own_limit = Limit(value=finding.own_limit.value * (1 + between), reason=reason)
+        finding.notes.append(f"{between} layers of B lead here that A has no counterpart of")
 
 
 def _limit(finding: Finding, shapes: Mapping[str, tuple[int, ...]], rms_a: float) -> Limit:

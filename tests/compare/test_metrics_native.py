@@ -204,6 +204,15 @@ def test_tiny_values_keep_their_scale() -> None:
     assert assert_same(a, b).max_rel == pytest.approx(0.5)
 
 
+def test_an_element_at_the_limit_is_inside() -> None:
+    """|B − A| equal to the tolerance agrees, as in numpy.allclose."""
+    a = np.full(16, 2.0, np.float32)
+    b = a + np.float32(0.75)
+    b[3] = np.nextafter(b[3], np.float32(9))
+
+    assert assert_same(a, b, Tolerance(relative=0.25, absolute=0.25)).outside == 1 / 16
+
+
 def test_equal_arrays_have_no_difference() -> None:
     a, _ = pair(2 * TILE + 1)
 

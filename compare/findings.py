@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -253,5 +254,12 @@ def _kind(value: Any) -> tuple[str, tuple[int, ...] | None]:
     while isinstance(value, list) and value:
         value = value[0]
     if isinstance(value, np.ndarray):
-        return value.dtype.name, tuple(value.shape)
+        return _dtype_name(value.dtype), tuple(value.shape)
     return "", None
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    """Return the dtype's name, which NumPy puts together anew each time it is asked."""
+    name: str = dtype.name
+    return name

@@ -68,6 +68,13 @@ NOISE_MARGIN = 6.0
 """Total error may be this many times the measured noise: a handful of runs underestimate its spread."""
 
 
+CHAOS = 0.1
+"""Noise beyond which a value says nothing: rounding alone changes it past recognition."""
+
+UNSURE = "cannot be judged"
+"""How the note of such a value begins."""
+
+
 def judge(findings: Sequence[Finding], evidence: Evidence, given: Limit | None = None) -> list[Judgement]:
     """Judge all findings in topological order. given: the user's tolerance, which replaces ours."""
     verdicts: dict[str, Judgement] = {}
@@ -155,6 +162,8 @@ def _status(
         return Status.AGREES, ""
     if so_far.unreliable:
         return Status.REMARK, f"depends on {so_far.unreliable}"
+    if so_far.noise > CHAOS and finding.metrics is not None and not user:
+        return Status.REMARK, f"{UNSURE}: rounding alone moves it by {number(so_far.noise)}"
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
         return Status.OWN, finding.mismatch or "its inputs agree"
     return Status.INHERITED, finding.mismatch

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdoc.compare.causes import HALF_MAX
-from graphdoc.compare.judge import RANDOM
+from graphdoc.compare.judge import RANDOM, UNSURE
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
 
@@ -176,8 +176,8 @@ def _say_remark(case: Case, first: Layer | None) -> str:
 
 def _say_agrees(case: Case, first: Layer | None) -> str:
     compared = _compared(case)
-    total = group(len(compared))
-    text = f"{total} of {total} layers agree within {_dtypes(compared)} rounding"
+    agreeing = sum(x.status is Status.AGREES for x in compared)
+    text = f"{group(agreeing)} of {group(len(compared))} layers agree within {_dtypes(compared)} rounding"
     near = max(compared, key=lambda x: (x.of_limit or 0.0, -x.index))
     if near.of_limit:
         text += f"; the closest to its limit is {_at(near)} at {number(near.of_limit)} of it"
@@ -217,8 +217,16 @@ def _facts_agree(case: Case, first: Layer | None) -> Facts:
     yield from _facts_outputs(case)
     if first is not None:
         yield "where", f"{_at(first)}  {first.node}"
+    yield from _facts_unsure(case)
     yield "compared", _facts_sides(case)
     yield from _facts_coverage(case)
+
+
+def _facts_unsure(case: Case) -> Facts:
+    unsure = [x for x in case.layers if x.note.startswith(UNSURE)]
+    if unsure:
+        more = f" (and {_count(len(unsure) - 1, 'layer')} more)" if len(unsure) > 1 else ""
+        yield "unsure", f"{_at(unsure[0])} {unsure[0].note}{more}"
 
 
 def _facts_differ(case: Case, first: Layer | None) -> Facts:

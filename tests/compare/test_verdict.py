@@ -358,3 +358,21 @@ def test_fewer_taps_do_not_change_the_judgement() -> None:
     assert [x.limit for x in outputs.layers] == [everything.layers[-1].limit]
     assert [(x.value, x.index, x.status) for x in bad.layers] == [("y", 0, Status.INHERITED)]
     assert bad.verdict.exit_code == 1
+
+
+def test_chaos_is_not_judged_and_said() -> None:
+    """A softmax over huge nearly equal logits follows rounding alone: no side can be called wrong."""
+    rng = np.random.default_rng(3)
+    proto = models.weights(
+        parser.parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[1, 512] x) => (float[1, 64] y) { z = MatMul(x, w) y = Softmax(z) }"""),
+        w=(1e9 + rng.standard_normal((512, 64))).astype(np.float32),
+    )
+
+    result = compare_models(proto, inputs={"x": rng.random((1, 512), np.float32)}, latency=False)
+
+    assert result, result.verdict
+    if not np.isclose(result.layers[1].error or 0, 0):
+        assert result.layers[1].status is Status.REMARK
+        assert any(label == "unsure" for label, _ in result.verdict.facts)

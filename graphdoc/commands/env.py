@@ -39,7 +39,8 @@ def _rows() -> Iterator[Row]:
     yield "ort", *_ort()
     for name in ("onnx", "onnx-ir", "numpy"):
         yield name, package_version(name) or "not installed", "✓ usable"
-    yield "llvmlite", package_version("llvmlite") or "not installed", "– not used by this version"
+    llvmlite = package_version("llvmlite")
+    yield "llvmlite", llvmlite or "not installed", "✓ usable" if llvmlite else "– NumPy measures"
     cupy = package_version("cupy-cuda12x") or package_version("cupy-cuda13x")
     yield "cupy", cupy or "not installed", "– not used by this version"
     yield "runners", ", ".join(_runners()), "✓ usable"

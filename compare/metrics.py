@@ -11,6 +11,7 @@ fast; both give the same figures to the rounding of sums.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,7 @@ _EPSILONS = {
 }
 
 
+@cache
 def epsilon(dtype: Any) -> float:
     """Return the gap between 1 and the next number of a float dtype; 0 for integers, bools and strings."""
     return _EPSILONS.get(np.dtype(dtype).name, 0.0)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdoc.compare.findings import Finding
-from graphdoc.compare.limits import QUANTISING, total_limit
+from graphdoc.compare.limits import INNER_QUANTISING, QUANTISING, total_limit
+from graphdoc.compare.metrics import epsilon
 from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
 
@@ -20,8 +21,13 @@ RANDOM = frozenset(
 """Operators whose results do not follow from their inputs (Dropout counts only in training mode)."""
 
 
-ADDITIVE = frozenset({"Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min"})
-"""Operators that add their inputs or put them side by side."""
+ADDITIVE = frozenset(
+    {
+        *("Add", "Sub", "Sum", "Mean", "Concat", "Where", "Max", "Min", "Relu", "Clip", "LeakyRelu"),
+        *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Slice", "Split", "Gather", "GatherND"),
+    }
+)
+"""Operators that add their inputs, put them side by side, or pick from them: absolute errors stay."""
 
 AVERAGING = frozenset({"ReduceMean", "ReduceSum", "AveragePool", "GlobalAveragePool"})
 """Operators that sum terms of either sign, which may cancel."""
@@ -51,7 +57,8 @@ class Judgement:
     """The outcome for one finding.
 
     reach: the own errors on the way to it, added as independent ones. noise: measured, of it or of the values
-    before it. rms: of A's value. unreliable: the layer that makes it a matter of chance.
+    before it. rms: of A's value. coarse: it went through a grid of 8 bits or so. unreliable: the layer that
+    makes it a matter of chance.
     """
 
     status: Status
@@ -60,6 +67,7 @@ class Judgement:
     reach: float = 0.0
     noise: float = 0.0
     rms: float = 0.0
+    coarse: bool = False
     unreliable: str = ""
     note: str = ""
 
@@ -89,12 +97,14 @@ def _judge(
 ) -> Judgement:
     own_limit = given or evidence.own_limits.get(finding.point.key) or _own_limit(finding, before)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
-    reach = _reach(finding, own_limit, _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before]))
+    coarse = finding.point.op in QUANTISING | INNER_QUANTISING or any(b.coarse for b in before)
+    carried = _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before])
+    reach = _reach(finding, own_limit, carried if coarse else min(carried, _most(finding)))
     noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])
     noise = evidence.noise.get(finding.point.key, noise)
     limit = given or _limit(own_limit, reach, noise)
     unreliable = _unreliable(finding, before, evidence)
-    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, unreliable)
+    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, coarse, unreliable)
     result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
     return result
 
@@ -112,7 +122,7 @@ def _own_limit(finding: Finding, before: Sequence[Judgement]) -> Limit:
 def _carried(op: str, rms: float, inputs: Sequence[tuple[float, float]]) -> float:
     """Return the relative error that a result takes over from its inputs' (RMS, relative error).
 
-    1. Sums take over absolute errors: a mean of nearly 0 may be wrong in every digit and not matter to
+    1. Sums and picks take over absolute errors: a mean of nearly 0 may be wrong in every digit and not matter to
        x − mean, while the difference of two large numbers magnifies theirs.
     2. Rounding to a grid turns a small error into whole steps in a few elements: with an error of e steps a
        share e of the elements falls on the other side, which is √e as RMS.
@@ -124,6 +134,12 @@ def _carried(op: str, rms: float, inputs: Sequence[tuple[float, float]]) -> floa
     if op in QUANTISING and rms > 0:
         return FLIPS * math.sqrt(largest / rms)
     return largest
+
+
+def _most(finding: Finding) -> float:
+    """Return what is believed of rounding that adds up without a measurement: half of the dtype's digits."""
+    eps = epsilon(finding.dtype) if finding.dtype not in ("", "object") else 0.0
+    return math.sqrt(eps) if eps else 1.0
 
 
 def _reach(finding: Finding, limit: Limit, carried: float) -> float:

@@ -122,8 +122,8 @@ def _own_limit(finding: Finding, before: Sequence[Judgement]) -> Limit:
 def _carried(op: str, rms: float, inputs: Sequence[tuple[float, float]]) -> float:
     """Return the relative error that a result takes over from its inputs' (RMS, relative error).
 
-    1. Sums and picks take over absolute errors: a mean of nearly 0 may be wrong in every digit and not matter to
-       x − mean, while the difference of two large numbers magnifies theirs.
+    1. Sums and picks take over absolute errors: a mean of nearly 0 may be wrong in every digit and not
+       matter to x − mean, while the difference of two large numbers magnifies theirs.
     2. Rounding to a grid turns a small error into whole steps in a few elements: with an error of e steps a
        share e of the elements falls on the other side, which is √e as RMS.
     3. Everything else takes over the largest relative error.

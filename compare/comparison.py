@@ -28,6 +28,8 @@ LATENCY_SECONDS = 0.15
 """Time spent on whole untapped runs of each side."""
 
 LATENCY_RUNS = 20
+LEAST_RUNS = 4
+"""The first of them warms up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +217,17 @@ def _untouched(
         return _Whole(0.0, Latency(median=total, low=total, high=total, runs=1))
     seconds = [_timed(runner, feeds)]
     gap = _gap(seconds[0][1], tapped)
-    while options.latency and len(seconds) < LATENCY_RUNS and sum(s for s, _ in seconds) < LATENCY_SECONDS:
+    while options.latency and _is_unsettled([spent for spent, _ in seconds]):
         seconds.append((_timed(runner, feeds)[0], {}))
     warm = [s for s, _ in seconds[1:]] or [seconds[0][0]]
     low, median, high = np.quantile(warm, [0.05, 0.5, 0.95])
     return _Whole(gap, Latency(median=float(median), low=float(low), high=float(high), runs=len(warm)))
+
+
+def _is_unsettled(seconds: Sequence[float]) -> bool:
+    if seconds[0] > LATENCY_SECONDS:
+        return False
+    return len(seconds) < LEAST_RUNS or (len(seconds) < LATENCY_RUNS and sum(seconds) < LATENCY_SECONDS)
 
 
 def _timed(runner: Runner, feeds: Mapping[str, Any]) -> tuple[float, Values]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.compare.masks import SUSPICIOUS_RMS, without_mask
 from graphdoc.compare.metrics_native import TILE, WORKSHOP, Figures, Kernel, Limits
 from graphdoc.compare.result import Metrics
 
@@ -61,10 +62,19 @@ def _shape(x: Array) -> str:
 
 def distance(a: Any, b: Any) -> tuple[float, float]:
     """Return (RMS(B − A), RMS(A)); the first is inf where NaN or Inf disagree. See :func:`measure`."""
+    found = list(pairs(a, b))
+    whole = _brief(found).outcome()
+    if whole[1] <= SUSPICIOUS_RMS:
+        return whole
+    ordinary = _brief([without_mask(x, y) for x, y in found]).outcome()
+    return max(whole, ordinary, key=lambda outcome: ratio(*outcome))
+
+
+def _brief(found: list[tuple[Array, Array]]) -> "_Tally":
     tally = _Tally(0.0, Tolerance())
-    for x, y in pairs(a, b):
+    for x, y in found:
         tally.add_brief(x, y)
-    return (math.inf if tally.nonfinite_differ else tally.rms(tally.dd)), tally.rms(tally.aa)
+    return tally
 
 
 def ratio(difference: float, scale: float) -> float:
@@ -97,8 +107,15 @@ def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
     texts = [(x, y) for x, y in found if x.dtype == object or y.dtype == object]
     if texts:
         return _measure_texts(texts)
-    scale = _rms_of([x for x, _ in found])
-    tally = _Tally(scale, tolerance)
+    whole = _measure(found, tolerance)
+    if whole.rms_a <= SUSPICIOUS_RMS:
+        return whole
+    ordinary = _measure([without_mask(x, y) for x, y in found], tolerance)
+    return max(whole, ordinary, key=lambda metrics: metrics.error)
+
+
+def _measure(found: list[tuple[Array, Array]], tolerance: Tolerance) -> Metrics:
+    tally = _Tally(_rms_of([x for x, _ in found]), tolerance)
     for x, y in found:
         tally.add(x, y)
     return tally.metrics()
@@ -106,9 +123,7 @@ def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
 
 def _rms_of(arrays: list[Array]) -> float:
     """Return the RMS over the finite elements of all arrays."""
-    tally = _Tally(0.0, Tolerance())
-    for array in arrays:
-        tally.add_brief(array, array)
+    tally = _brief([(array, array) for array in arrays])
     return tally.rms(tally.aa)
 
 
@@ -134,6 +149,10 @@ class _Tally:
         self.high = [-math.inf, -math.inf]
         self.nan, self.inf, self.zero = [0, 0], [0, 0], [0, 0]
         self.nonfinite_differ = 0
+
+    def outcome(self) -> tuple[float, float]:
+        """Return (RMS(B − A), RMS(A))."""
+        return (math.inf if self.nonfinite_differ else self.rms(self.dd)), self.rms(self.aa)
 
     def rms(self, total: float) -> float:
         return math.sqrt(total / self.finite) if self.finite else 0.0

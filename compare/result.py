@@ -257,8 +257,8 @@ class Comparison:
         return tuple(layer for layer in self.layers if not layer.agrees and layer.status != Status.SKIPPED)
 
     def worst(self, count: int = 5) -> tuple[Layer, ...]:
-        """The layers closest to or furthest past their limit, ties by index."""
-        ranked = [layer for layer in self.layers if layer.of_limit is not None]
+        """Layers with an error, the nearest to or furthest past their limit first, ties by index."""
+        ranked = [layer for layer in self.layers if layer.of_limit]
         ranked.sort(key=lambda layer: (-(layer.of_limit or 0.0), layer.index))
         return tuple(ranked[:count])
 

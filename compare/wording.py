@@ -1,5 +1,6 @@
 """Layers → verdict: the class, the sentence, the facts and the next commands, worded once for every form."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -333,10 +334,9 @@ _FORMS: Mapping[Kind, tuple[Callable[..., str], Callable[..., Facts]]] = {
 
 def _next_steps(case: Case, kind: Kind) -> Iterator[tuple[str, str]]:
     if kind is Kind.NOTHING:
-        yield "List the values that exist.", f"graphdoc inspect {case.model} --layers"
+        yield "List the values that exist.", f"graphdoc inspect {shlex.quote(case.model)} --layers"
         return
     if _HEADS[kind][2] == 0:
         return
     yield "Write the page to hand on.", f"{case.command} -o report.html"
-    yield "Hold both against float64.", f"{case.command} --test truth"
-    yield "Look for faults that need no run.", f"graphdoc lint {case.model}"
+    yield "Look for faults that need no run.", f"graphdoc lint {shlex.quote(case.model)}"

@@ -27,6 +27,10 @@ ASCII_SYMBOLS = {"✓": "ok", "✗": "FAIL", "↳": "from", "∅": "nan", "▲":
 COLORS = {"✓": "green", "✗": "red", "↳": "blue", "∅": "yellow", "▲": "yellow", "–": "plain"}
 """The colour that repeats what a symbol and its word say."""
 
+FEWEST_RUNS = 3
+CERTAIN = 2.0
+"""With fewer runs than these a difference is named only from this ratio on."""
+
 DIFFERENCE = 0.03
 """Two latencies closer than this share of the first are called the same."""
 
@@ -246,7 +250,8 @@ def latency_change(a: Latency | None, b: Latency | None) -> str:
     ratio = b.median / a.median
     if abs(ratio - 1) < DIFFERENCE:
         return "≈ same"
-    if a.low <= b.high and b.low <= a.high:
+    few = min(a.runs, b.runs) < FEWEST_RUNS and max(ratio, 1 / ratio) < CERTAIN
+    if few or (a.low <= b.high and b.low <= a.high):
         return "not clear"
     return f"{number(ratio, 3)} × A"
 

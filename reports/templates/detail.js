@@ -95,7 +95,7 @@ const detail = (() => {
     if (!picture) return null;
     const fed = Math.max(0, ...data.inputs[i].map((j) => figure("error", j) || 0)), out = figure("error", i);
     const change = fed > 0 && out !== null ? `Error ${out > fed * 1.05 ? "grows" : out < fed * 0.95 ? "shrinks" : "passes through"} here: ${number(fed)} in, ${number(out)} out.` : "";
-    const words = has("own") ? "The upright stroke is the limit. Own: this layer in B on A's inputs. Inherited: this layer in A on B's inputs. " : "The upright stroke is the limit. Own and inherited error were not measured. ";
+    const words = has("own") ? "The upright stroke is the limit. Own: this layer in B on A's inputs. Inherited: how far B's own inputs move it from there. " : "The upright stroke is the limit. Own and inherited error were not measured. ";
     return card(has("own") ? "Own against inherited" : "Error", "", picture, caption(words, change));
   }
 

@@ -345,7 +345,9 @@ def test_taps_do_not_disturb() -> None:
 def test_fewer_taps_do_not_change_the_judgement() -> None:
     """What is not shown still tells how much rounding to expect; a fault before the taps is inherited."""
     everything = compare_models(models.convolutions(), inputs=FEEDS["convolutions"], latency=False)
-    outputs = compare_models(models.convolutions(), inputs=FEEDS["convolutions"], taps="outputs", latency=False)
+    outputs = compare_models(
+        models.convolutions(), inputs=FEEDS["convolutions"], taps="outputs", latency=False
+    )
     bad = compare_models(
         models.convolutions(),
         scaled(models.convolutions(), "k2"),

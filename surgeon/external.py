@@ -239,7 +239,9 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()
-            yield from (t for t in graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
+            sparse = [t for s in graph.sparse_initializer for t in (s.values, s.indices)]
+            stored = (*graph.initializer, *sparse)
+            yield from (t for t in stored if t.data_location == onnx.TensorProto.EXTERNAL)
             nodes.extend(graph.node)
         for node in nodes:
             for attribute in node.attribute:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from graphdoc.surgeon.external import WeightFiles
 from graphdoc.surgeon.tensors import read_sparse, read_tensor
+from graphdoc.surgeon.texts import require_text
 
 
 def _text(raw: bytes) -> str | bytes:
@@ -64,12 +65,17 @@ def attribute_type(proto: onnx.AttributeProto) -> ir.AttributeType:
 
 def read_opsets(protos: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Return domain → version; the default domain is "". Of several entries the last one holds."""
+    protos = list(protos)
+    require_text(item.domain for item in protos)
     return {("" if item.domain == "ai.onnx" else item.domain): item.version for item in protos}
 
 
 def read_pairs(protos: Any) -> dict[str, str] | None:
-    """Return key → value, or None when there are none."""
-    return {entry.key: entry.value for entry in protos} or None
+    """Return key → value, or None when there are none. Raises TypeError for what is not UTF-8."""
+    pairs = {entry.key: entry.value for entry in protos}
+    if pairs:
+        require_text((*pairs, *pairs.values()))
+    return pairs or None
 
 
 def read_value(info: onnx.ValueInfoProto) -> ir.Value:
@@ -84,6 +90,7 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> None:
     if info.HasField("type"):
         value.type, value.shape = read_type(info.type)
     if info.doc_string:
+        require_text((info.doc_string,))
         value.doc_string = info.doc_string
     if info.metadata_props:
         value.metadata_props.update(read_pairs(info.metadata_props) or {})
@@ -121,6 +128,7 @@ def read_shape(proto: onnx.TensorShapeProto) -> ir.Shape:
         if field == "dim_value":
             dims.append(dim.dim_value)
         else:
+            require_text((dim.dim_param,))
             dims.append(ir.SymbolicDim(dim.dim_param if field else None))
         denotations.append(dim.denotation or None)
     return ir.Shape(dims, denotations=denotations, frozen=True)

@@ -40,6 +40,7 @@ from graphdoc.surgeon.schemas import signature as find_signature
 from graphdoc.surgeon.scopes import Scope
 from graphdoc.surgeon.storage import check_sparse, check_tensor
 from graphdoc.surgeon.tensors import Densified, read_tensor
+from graphdoc.surgeon.texts import check_texts, require_text
 
 ORIGIN = "graphdoc.origin"
 QUANTIZATION = "quant_parameter_tensor_names"
@@ -74,10 +75,14 @@ def read_model(proto: onnx.ModelProto, folder: Path | None, *, external: bool = 
     """
     checks.check_model(proto)
     files = WeightFiles(folder)
-    with _collector_paused():
-        model = _Reader(proto, files).model(proto)
-    if external:
-        files.check()
+    try:
+        with _collector_paused():
+            model = _Reader(proto, files).model(proto)
+        if external:
+            files.check()
+    except (TypeError, UnicodeDecodeError):
+        check_texts(proto)  # bytes among the names are by far the likeliest reason
+        raise
     return model
 
 
@@ -102,6 +107,7 @@ class _Reader:
         self._default_version = 1 if proto.ir_version < 3 else 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
+        require_text((proto.producer_name, proto.producer_version, proto.domain, proto.doc_string))
         opsets = read_opsets(proto.opset_import)
         graph = self.graph(proto.graph, Scope(None, opsets, (checks.graph_label(proto.graph),)))
         graph.opset_imports.update(opsets)
@@ -134,6 +140,7 @@ class _Reader:
         for info in proto.value_info:
             if info.name in scope.values and info.name not in given:
                 describe(scope.values[info.name], info)
+        require_text((*scope.values, proto.name, proto.doc_string))
         nodes = [self._node(node, index, scope) for index, node in enumerate(proto.node)]
         outputs = [self._output(info, scope) for info in proto.output]
         for annotation in proto.quantization_annotation:
@@ -156,7 +163,7 @@ class _Reader:
         for value in inputs:
             if value.name in scope.values and value.name:
                 raise checks.two_inputs(value.name, scope.where())
-            scope.values[str(value.name)] = value
+            scope.values[value.name or ""] = value
 
     def _finish(self, graph: ir.Graph, proto: Any, scope: Scope) -> None:
         """Sort the nodes where needed and remember the origin."""
@@ -209,6 +216,7 @@ class _Reader:
     def _node(self, proto: onnx.NodeProto, index: int, scope: Scope) -> ir.Node:
         inputs = [scope.find(name) if name else None for name in proto.input]
         names = list(proto.output)
+        require_text((proto.name, proto.op_type, proto.domain, proto.overload, proto.doc_string))
         signature = self._signature(proto, index, scope)
         self._check(signature, proto, index, scope, len(inputs), len(names))
         if None in inputs:
@@ -299,6 +307,7 @@ class _Reader:
         for info in proto.value_info:
             if info.name in scope.values:
                 describe(scope.values[info.name], info)
+        require_text((*scope.values, proto.name, proto.domain, proto.overload, proto.doc_string))
         nodes = [self._node(node, index, scope) for index, node in enumerate(proto.node)]
         outputs = [self._output(onnx.ValueInfoProto(name=name), scope) for name in proto.output]
         graph = ir.Graph(
@@ -330,6 +339,7 @@ class _Reader:
         scope: Scope,
     ) -> ir.Attr:
         """Return an attribute, its subgraphs read in ``scope``."""
+        require_text((item.name, item.doc_string, item.ref_attr_name))
         kind = attribute_type(item)
         if found is not None and found.attributes.get(item.name, kind) != kind:
             raise checks.wrong_type(item, found, node, scope.at(node, index))

@@ -15,6 +15,7 @@ from google.protobuf.message import EncodeError
 
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.external import locate
+from graphdoc.surgeon.tensors import Densified
 from graphdoc.surgeon.writer import write_model
 
 PROTOBUF_LIMIT = 2**31 - 1
@@ -72,7 +73,11 @@ def _too_large(limit: int) -> ModelError:
 def all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield the tensors of initializers and attributes, in subgraphs and functions too."""
     for graph in model.graphs():
-        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, Densified):
+                yield from value.const_value.parts
+            elif value.const_value is not None:
+                yield value.const_value
     nodes = chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
     for attribute in (attribute for node in nodes for attribute in node.attributes.values()):
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -82,12 +87,25 @@ def all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _external_files(tensors: Iterable[ir.TensorProtocol]) -> Iterator[tuple[str, Path]]:
-    """Yield location and path of each external file, once."""
-    seen = set()
+    """Yield location and path of each external file, once.
+
+    Raises ModelError when tensors of two models lie in different files of the same location.
+    """
+    found: dict[str, Path] = {}
     for tensor in tensors:
-        if isinstance(tensor, ir.ExternalTensor) and str(tensor.location) not in seen:
-            seen.add(str(tensor.location))
-            yield str(tensor.location), locate(str(tensor.location), Path(tensor.base_dir), tensor.name or "")
+        if not isinstance(tensor, ir.ExternalTensor):
+            continue
+        location = str(tensor.location)
+        path = locate(location, Path(tensor.base_dir), tensor.name or "")
+        if location not in found:
+            found[location] = path
+            yield location, path
+        elif found[location] != path and not found[location].samefile(path):
+            raise ModelError(
+                f"two different data files are named '{location}'",
+                where=f"{found[location]} and {path}",
+                next_step="read one of them into memory first: value.const_value = ir.Tensor(tensor.numpy())",
+            )
 
 
 def _place(

@@ -15,6 +15,7 @@ from graphdoc.surgeon.checks import plain_domain
 from graphdoc.surgeon.model import Source
 from graphdoc.surgeon.pieces import read_opsets
 from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.texts import check_texts
 from graphdoc.surgeon.types import UNKNOWN, ValueType, declared_types, dtype_name, infer, without_weights
 from graphdoc.surgeon.weights import Held, Range, held_tensors, is_numeric, measure
 
@@ -56,6 +57,7 @@ class Subject:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.proto = source.proto
+        check_texts(self.proto)
         self.model = read_model(self.proto, source.folder, external=False)
 
     @cached_property

@@ -103,11 +103,12 @@ class SparseTensor:
 class Densified(ir.LazyTensor):
     """A sparse initializer as a dense tensor, written out when it is first read."""
 
-    __slots__ = ("sparse",)
+    __slots__ = ("parts", "sparse")
 
     def __init__(self, proto: onnx.SparseTensorProto, files: WeightFiles) -> None:
         tensor = read_sparse(proto, files)
         self.sparse = proto
+        self.parts: tuple[ir.TensorProtocol, ...] = (tensor.values, tensor.indices)
         dense: Callable[[], ir.TensorProtocol] = tensor.dense
         super().__init__(
             dense, dtype=tensor.values.dtype, shape=ir.Shape(tensor.dims), cache=True, name=proto.values.name

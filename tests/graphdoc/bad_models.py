@@ -426,3 +426,45 @@ def _sparse_index() -> onnx.ModelProto:
 @proto_of("control characters in a name", "'⟨U+001B⟩[31mx⟨U+000A⟩' is used but never produced")
 def _control() -> onnx.ModelProto:
     return build.model([helper.make_node("Relu", ["\x1b[31mx\n"], ["y"])])
+
+
+# Texts that are not UTF-8: protobuf hands them out as bytes
+
+
+def _latin(old: bytes, make: Callable[[], onnx.ModelProto] = build.add) -> Callable[[], bytes]:
+    """Return a maker of a model in whose bytes a text is replaced by bytes that are no UTF-8."""
+
+    def made() -> bytes:
+        data = make().SerializeToString()
+        assert data.count(old) >= 1
+        return data.replace(old, b"\xe9" * len(old))
+
+    return made
+
+
+def _documented() -> onnx.ModelProto:
+    proto = build.add()
+    proto.graph.node[0].doc_string = "#"
+    return proto
+
+
+def _described() -> onnx.ModelProto:
+    proto = build.add()
+    proto.metadata_props.add(key="k", value="#")
+    return proto
+
+
+def _symbolic() -> onnx.ModelProto:
+    proto = build.add()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "#"
+    return proto
+
+
+for _name, _maker in (
+    ("value name", _latin(b"x")),
+    ("operator name", _latin(b"Add")),
+    ("doc string", _latin(b"#", _documented)),
+    ("metadata", _latin(b"#", _described)),
+    ("symbol", _latin(b"#", _symbolic)),
+):
+    CASES.append(Bad(f"{_name} not utf-8", _maker, "is not UTF-8"))

@@ -256,3 +256,38 @@ def test_an_initializer_without_data_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelError, match="initializer 'w' has no data"):
         save(model, tmp_path / "m.onnx")
     assert files(tmp_path) == []
+
+
+def test_two_data_files_of_one_name_are_refused(tmp_path: pathlib.Path) -> None:
+    """Weights taken from two models whose data files have the same name cannot be saved together."""
+    first = load(stored(tmp_path / "a"))
+    second = load(stored(tmp_path / "b", content=(5, 6)))
+    other = second.graph.initializers["w"].const_value
+    assert other is not None
+    value = ir.Value(name="v", const_value=other)
+    other.name = "v"
+    first.graph.initializers["v"] = value
+    (tmp_path / "c").mkdir()
+
+    with pytest.raises(ModelError, match="two different data files are named"):
+        save(first, tmp_path / "c" / "m.onnx")
+    assert files(tmp_path / "c") == []
+
+
+def test_external_data_of_a_sparse_weight_follows(tmp_path: pathlib.Path) -> None:
+    """The values of a sparse initializer may lie in a file too."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "w.bin").write_bytes(np.array([3, 4], np.float32).tobytes())
+    proto = build.model([helper.make_node("Add", ["x", "w"], ["y"])])
+    sparse = proto.graph.sparse_initializer.add(dims=[2])
+    sparse.values.CopyFrom(build.external("w.bin").graph.initializer[0])
+    sparse.indices.CopyFrom(helper.make_tensor("", 7, [2], [0, 1]))
+    (tmp_path / "a" / "m.onnx").write_bytes(proto.SerializeToString())
+    model = load(tmp_path / "a" / "m.onnx")
+    save(model, tmp_path / "b" / "m.onnx")
+
+    weight = load(tmp_path / "b" / "m.onnx").graph.initializers["w"].const_value
+    assert weight is not None
+    assert weight.numpy().tolist() == [3, 4]
+    assert onnx.load(tmp_path / "b" / "m.onnx", load_external_data=False) == proto

@@ -156,7 +156,7 @@ def _change(a: Fingerprint, b: Fingerprint) -> str:
         return "NaN, infinities or exact parts are not where they were"
     was, now = ("  ".join(words.number(x, 4) for x in side.samples[:3]) for side in (a, b))
     rms = f"RMS {words.number(a.rms, 4)} → {words.number(b.rms, 4)}"
-    return f"{rms}, samples {was} → {now}"
+    return f"{rms}, samples {was} → {now}" if was != now else rms
 
 
 def _verdict(
@@ -174,10 +174,9 @@ def _verdict(
         return _failed(Kind.REMARK, f"the inputs are not those of the baseline: {', '.join(inputs)}")
     if not layers:
         return _failed(Kind.NOTHING, "nothing was compared: the baseline holds none of the model's values")
-    wrong = [layer for layer in layers if not layer.agrees]
     facts = [("layers", _counts(layers, gone, new))]
-    if wrong:
-        return _differs(wrong, len(layers), facts, unseen)
+    if not all(layer.agrees for layer in layers):
+        return _differs(layers, facts, unseen)
     if gone or new:
         return _failed(Kind.REMARK, f"the model's layers changed: {len(new)} new, {len(gone)} gone", facts)
     exact = sum(layer.error == 0 for layer in layers)
@@ -193,16 +192,15 @@ def _failed(kind: Kind, sentence: str, facts: list[tuple[str, str]] | None = Non
     )
 
 
-def _differs(wrong: list[Layer], total: int, facts: list[tuple[str, str]], unseen: frozenset[str]) -> Verdict:
-    first = wrong[0]
-    sentence = f"differs from #{first.index} of {words.group(total)} on"
+def _differs(layers: tuple[Layer, ...], facts: list[tuple[str, str]], unseen: frozenset[str]) -> Verdict:
+    first = next(layer for layer in layers if not layer.agrees)
+    sentence = f"differs from #{first.index} of {words.group(len(layers))} on"
     if first.value not in unseen:
         sentence += "; its inputs agree with the baseline, so the layer itself changed"
-    rows = [("where", f"{words.layer_title(first)}  {words.name(first)}"), ("error", _error(first))]
-    rows += [("change", first.note), *facts]
-    outputs = [layer for layer in wrong if layer.is_output]
-    shown = ", ".join(f"{layer.value} has error {words.number(layer.error)}" for layer in outputs[:3])
-    rows.append(("output", shown or "the model's outputs agree"))
+    label = "error" if first.value in unseen else "own"
+    rows = [("where", f"{words.layer_title(first)}  {words.name(first)}"), (label, _error(first))]
+    outputs = [_output(layer) for layer in layers if layer.is_output][:3]
+    rows += [("change", first.note), *facts, *(("output", text) for text in outputs)]
     return Verdict(
         kind=Kind.OWN,
         exit_code=1,
@@ -212,6 +210,11 @@ def _differs(wrong: list[Layer], total: int, facts: list[tuple[str, str]], unsee
         facts=tuple(rows),
         first=first.index,
     )
+
+
+def _output(layer: Layer) -> str:
+    limit = layer.limit.value if layer.limit else None
+    return f"{layer.value}    error {words.number(layer.error)}, limit {words.number(limit)}"
 
 
 def _error(layer: Layer) -> str:

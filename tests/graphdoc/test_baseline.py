@@ -172,7 +172,7 @@ def test_the_first_layer_that_changed_is_blamed_and_those_after_it_are_not() -> 
     assert [layer.status for layer in result.layers] == [Status.AGREES, Status.OWN, Status.INHERITED]
     assert result.first_divergence is result.layers[1]
     assert "its inputs agree" in result.verdict.sentence
-    assert ("output", "c has error 0.10") in result.verdict.facts
+    assert ("output", "c    error 0.10, limit 7.6e-6") in result.verdict.facts
 
 
 def test_a_layer_is_not_blamed_when_its_inputs_were_not_looked_at() -> None:
@@ -192,7 +192,7 @@ def test_a_later_layer_that_agrees_again_is_seen() -> None:
     result = judge(old, observation(a=seen(1.5), b=seen(2)), NONE, "t")
 
     assert not result
-    assert ("output", "the model's outputs agree") in result.verdict.facts
+    assert ("output", "b    error 0, limit 7.6e-6") in result.verdict.facts
 
 
 @pytest.mark.parametrize(

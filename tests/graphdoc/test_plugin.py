@@ -62,10 +62,10 @@ def test_the_life_of_a_baseline(pytest_run: Run, one_test: pathlib.Path) -> None
         [
             "✗ differs   from #2 of 4 on; its inputs agree with the baseline, so the layer itself changed",
             "*where   #2 Mul  node_mul_2",
-            "*error   0.001*, * × its limit of *",
+            "*own     0.001*, * × its limit of *",
             "*change  RMS *",
             "*layers  2 agree, 1 changed, 1 inherited",
-            "*output  y has error *",
+            "*output  y    error *, limit *",
             "*accept  pytest --graphdoc-update test_it.py::test_model",
             "graphdoc: 1 model, 4 layers compared, 1 differs",
             "*FAILED test_it.py::test_model - differs from #2 Mul on",

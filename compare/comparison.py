@@ -13,6 +13,7 @@ import numpy as np
 from graphdoc.compare.causes import Suspect, explain
 from graphdoc.compare.environment import environment, memory_available
 from graphdoc.compare.examine import Scene, examine, measure_noise
+from graphdoc.compare.feeds import feeds_for
 from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
 from graphdoc.compare.hashing import hash_value
 from graphdoc.compare.inputs import Inputs
@@ -104,7 +105,7 @@ def compare(
             for name, target, option in ((options.ref, ref, "--ref"), (options.test, test, "--test"))
         )
         fed = inputs()
-        feeds = (fed.feeds, _renamed_feeds(fed.feeds, ref, test))
+        feeds = (fed.feeds, feeds_for(fed.feeds, ref, test))
         feeding = test.feeding({point.key for point in measured_points})
         measured = _measure(a, b, feeds, measured_points, ref, options, feeding, progress)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
@@ -137,7 +138,9 @@ def choose(ref: Target, test: Target, taps: Sequence[str]) -> list[Point]:
     if not wanted or not (matched or "outputs" in taps):
         raise NothingComparedError(
             "nothing was compared: no tapped value exists on both sides",
-            where=f"--taps {' '.join(taps)} matches {len(matched)} of {len(points)} values",
+            where=f"--taps {' '.join(taps)} matches {len(matched)} of {len(points)} values"
+            if points
+            else f"A has {len(ref.points)} values, B {len(test.points)}; no name is the same",
             next_step=f"graphdoc inspect {ref.source.name} --layers",
         )
     return wanted
@@ -163,16 +166,6 @@ def _only(label: str, one: Target, other: Target) -> Iterator[Skip]:
     for point in one.points:
         if point.key not in known:
             yield Skip(value=point.key, reason=f"only {label} has a value of this name")
-
-
-def _renamed_feeds(feeds: Mapping[str, Any], ref: Target, test: Target) -> Mapping[str, Any]:
-    """Return the feeds under B's input names, by position where the names differ."""
-    if test is ref:
-        return feeds
-    names_a, names_b = ref.inputs, test.inputs
-    if set(names_b) <= set(feeds) or len(names_a) != len(names_b):
-        return feeds
-    return {b: feeds[a] for a, b in zip(names_a, names_b, strict=True) if a in feeds}
 
 
 def _budget(options: Options) -> int:

@@ -136,14 +136,12 @@ def not_imported(domain: str, where: str) -> ModelError:
     )
 
 
-def wrong_type(
-    attribute: onnx.AttributeProto, found: Signature, node: onnx.NodeProto, where: str
-) -> ModelError:
+def wrong_type(attribute: onnx.AttributeProto, found: Signature, where: str) -> ModelError:
     """Return the error for an attribute of another type than the schema's."""
     names = onnx.AttributeProto.AttributeType
     expected = names.Name(found.attributes[attribute.name])
     return ModelError(
-        f"attribute '{attribute.name}' of {node.op_type} is {names.Name(attribute.type)}, not {expected}",
+        f"attribute '{attribute.name}' of {found.name} is {names.Name(attribute.type)}, not {expected}",
         where=where,
         next_step=EXPORT,
     )

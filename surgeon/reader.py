@@ -16,7 +16,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ class _Reader:
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         require_text((proto.producer_name, proto.producer_version, proto.domain, proto.doc_string))
         opsets = read_opsets(proto.opset_import)
-        graph = self.graph(proto.graph, Scope(None, opsets, (checks.graph_label(proto.graph),)))
+        graph = self.graph(proto.graph, Scope(None, opsets, checks.graph_label(proto.graph)))
         graph.opset_imports.update(opsets)
         model = ir.Model(
             graph,
@@ -214,77 +213,61 @@ class _Reader:
         return value
 
     def _node(self, proto: onnx.NodeProto, index: int, scope: Scope) -> ir.Node:
-        inputs = [scope.find(name) if name else None for name in proto.input]
-        names = list(proto.output)
-        require_text((proto.name, proto.op_type, proto.domain, proto.overload, proto.doc_string))
-        signature = self._signature(proto, index, scope)
-        self._check(signature, proto, index, scope, len(inputs), len(names))
-        if None in inputs:
-            self._check_found(inputs, proto, index, scope)
-        attributes = tuple(self._attribute(item, signature, proto, index, scope) for item in proto.attribute)
-        node = ir.Node(
-            proto.domain,
+        scope.node = (proto, index)
+        name, op, domain, doc, overload = (
+            proto.name,
             proto.op_type,
+            proto.domain,
+            proto.doc_string,
+            proto.overload,
+        )
+        require_text((name, op, domain, doc, overload))
+        inputs = [scope.find(item) if item else None for item in proto.input]
+        names = list(proto.output)
+        if None in inputs:
+            _check_found(inputs, proto, scope)
+        found = self._signature(domain, op, overload, scope)
+        if found is not None:
+            wrong = checks.misfit(found, proto, len(inputs), len(names))
+            if wrong:
+                raise ModelError(wrong, where=scope.here(), next_step=checks.EXPORT)
+        attributes = tuple([self._attribute(item, found, scope) for item in proto.attribute])
+        node = ir.Node(
+            domain,
+            op,
             inputs,
             attributes,
-            overload=proto.overload,
-            outputs=[scope.values[name] if name else ir.Value(name="") for name in names],
-            name=proto.name,
-            doc_string=proto.doc_string or None,
+            overload=overload,
+            outputs=[scope.values[item] if item else ir.Value(name="") for item in names],
+            name=name,
+            doc_string=doc or None,
             metadata_props=read_pairs(proto.metadata_props),
         )
         if proto.device_configurations:
             node.device_configurations = self._devices(proto, scope)
         scope.pending.difference_update(names)
+        scope.node = None
         node.meta[ORIGIN] = Origin(proto, index, attributes)
         return node
 
-    def _signature(self, proto: onnx.NodeProto, index: int, scope: Scope) -> Signature | None:
-        """Return what the schema of a node's operator asks for; functions of the model go first."""
-        key = (proto.domain, proto.op_type)
+    def _signature(self, domain: str, op: str, overload: str, scope: Scope) -> Signature | None:
+        """Return what the schema of an operator asks for; functions of the model go first."""
         if self._functions:
-            called = (checks.plain_domain(key[0]), key[1], proto.overload)
+            called = (checks.plain_domain(domain), op, overload)
             if called in self._functions:
                 if called[0] not in scope.opsets and not self._default_version:
-                    raise checks.not_imported(called[0], scope.at(proto, index))
+                    raise checks.not_imported(called[0], scope.here())
                 if self._caller is not None:
                     self._calls.setdefault(self._caller, set()).add(called)
                 return None
+        key = (domain, op)
         if key not in scope.signatures:
-            domain = checks.plain_domain(key[0])
-            version = scope.opsets.get(domain, self._default_version)
+            plain = checks.plain_domain(domain)
+            version = scope.opsets.get(plain, self._default_version)
             if version == 0:
-                raise checks.not_imported(domain, scope.at(proto, index))
-            scope.signatures[key] = find_signature(domain, key[1], version)
+                raise checks.not_imported(plain, scope.here())
+            scope.signatures[key] = find_signature(plain, op, version)
         return scope.signatures[key]
-
-    def _check(
-        self,
-        found: Signature | None,
-        proto: onnx.NodeProto,
-        index: int,
-        scope: Scope,
-        inputs: int,
-        outputs: int,
-    ) -> None:
-        if found is None:
-            return
-        fits = (
-            found.inputs[0] <= inputs <= found.inputs[1] and found.outputs[0] <= outputs <= found.outputs[1]
-        )
-        if fits and not found.required:
-            return
-        wrong = checks.misfit(found, proto, inputs, outputs)
-        if wrong:
-            raise ModelError(wrong, where=scope.at(proto, index), next_step=checks.EXPORT)
-
-    def _check_found(
-        self, inputs: list[ir.Value | None], proto: onnx.NodeProto, index: int, scope: Scope
-    ) -> None:
-        for name, value in zip(proto.input, inputs, strict=True):
-            if name and value is None:
-                what = f"'{name}' is used but"
-                raise checks.never_produced(what, name, scope.names(), scope.at(proto, index))
 
     def _devices(self, proto: onnx.NodeProto, scope: Scope) -> tuple[Any, ...]:
         visible: dict[str, ir.Value] = {}
@@ -300,7 +283,7 @@ class _Reader:
     def function(self, proto: onnx.FunctionProto) -> ir.Function:
         self._caller = (checks.plain_domain(proto.domain), proto.name, proto.overload)
         opsets = read_opsets(proto.opset_import)
-        scope = Scope(None, opsets, (f"function {proto.domain}::{proto.name}",))
+        scope = Scope(None, opsets, f"function {proto.domain}::{proto.name}")
         inputs = [ir.Value(name=name) for name in proto.input]
         self._define(inputs, scope)
         self._declare(proto.node, scope)
@@ -320,51 +303,42 @@ class _Reader:
             metadata_props=read_pairs(proto.metadata_props),
         )
         self._finish(graph, proto, scope)
-        required = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
-        defaults = [self._value_of(item, attribute_type(item), scope, ()) for item in proto.attribute_proto]
-        return ir.Function(
-            proto.domain,
-            proto.name,
-            proto.overload,
-            graph=graph,
-            attributes=[*required, *defaults],
-        )
+        attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in proto.attribute]
+        attributes += [self._attribute(item, None, scope) for item in proto.attribute_proto]
+        return ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
 
-    def _attribute(
-        self,
-        item: onnx.AttributeProto,
-        found: Signature | None,
-        node: onnx.NodeProto,
-        index: int,
-        scope: Scope,
-    ) -> ir.Attr:
-        """Return an attribute, its subgraphs read in ``scope``."""
-        require_text((item.name, item.doc_string, item.ref_attr_name))
+    def _attribute(self, item: onnx.AttributeProto, found: Signature | None, scope: Scope) -> ir.Attr:
+        """Return an attribute, its subgraphs read in ``scope``; ``found`` is the operator's schema."""
+        name, doc, reference = item.name, item.doc_string, item.ref_attr_name
+        require_text((name, doc, reference))
         kind = attribute_type(item)
-        if found is not None and found.attributes.get(item.name, kind) != kind:
-            raise checks.wrong_type(item, found, node, scope.at(node, index))
-        return self._value_of(item, kind, scope, (node, index, item.name))
+        if found is not None and found.attributes.get(name, kind) != kind:
+            raise checks.wrong_type(item, found, scope.here())
+        if reference:
+            return ir.RefAttr(name, reference, kind, doc_string=doc or None)
+        return ir.Attr(name, kind, self._value(item, kind, scope), doc_string=doc or None)
 
-    def _value_of(
-        self, item: onnx.AttributeProto, kind: ir.AttributeType, scope: Scope, place: tuple[Any, ...]
-    ) -> ir.Attr:
-        doc = item.doc_string or None
-        if item.ref_attr_name:
-            return ir.RefAttr(item.name, item.ref_attr_name, kind, doc_string=doc)
-        value: Any = None
+    def _value(self, item: onnx.AttributeProto, kind: ir.AttributeType, scope: Scope) -> Any:
         if kind in PLAIN:
-            value = PLAIN[kind](item)
-        elif kind in TENSORS:
+            return PLAIN[kind](item)
+        if kind in TENSORS:
             if kind == ir.AttributeType.TENSOR:
-                check_tensor(item.t, "attribute", partial(scope.at, *place[:2]) if place else scope.where)
-            value = TENSORS[kind](item, self._files)
-        elif kind == ir.AttributeType.GRAPH:
-            value = self._subgraph(item.g, scope, place)
-        elif kind == ir.AttributeType.GRAPHS:
-            value = [self._subgraph(graph, scope, place) for graph in item.graphs]
-        return ir.Attr(item.name, kind, value, doc_string=doc)
+                check_tensor(item.t, "attribute", scope.here)
+            return TENSORS[kind](item, self._files)
+        if kind == ir.AttributeType.GRAPH:
+            return self._subgraph(item.g, item.name, scope)
+        if kind == ir.AttributeType.GRAPHS:
+            return [self._subgraph(graph, item.name, scope) for graph in item.graphs]
+        return None
 
-    def _subgraph(self, proto: onnx.GraphProto, scope: Scope, place: tuple[Any, ...]) -> ir.Graph:
-        node, index, attribute = place
-        checks.check_branch(attribute, proto, node, scope.at(node, index))
-        return self.graph(proto, Scope(scope, scope.opsets, place))
+    def _subgraph(self, proto: onnx.GraphProto, attribute: str, scope: Scope) -> ir.Graph:
+        if scope.node is not None:
+            checks.check_branch(attribute, proto, scope.node[0], scope.here())
+        return self.graph(proto, Scope(scope, scope.opsets, attribute))
+
+
+def _check_found(inputs: list[ir.Value | None], proto: onnx.NodeProto, scope: Scope) -> None:
+    """Raise ModelError for the first input that has a name but no value."""
+    for name, value in zip(proto.input, inputs, strict=True):
+        if name and value is None:
+            raise checks.never_produced(f"'{name}' is used but", name, scope.names(), scope.here())

@@ -13,11 +13,13 @@ import onnx.helper
 class Signature:
     """What an operator version takes.
 
-    inputs, outputs: smallest and largest number. attributes: name → type (AttributeProto.AttributeType).
+    name: of the operator. inputs, outputs: smallest and largest number.
+    attributes: name → type (AttributeProto.AttributeType).
     since: the version that introduced it. deprecated: it was withdrawn in that version.
     body: the specification defines it by other operators.
     """
 
+    name: str
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     attributes: Mapping[str, int]
@@ -40,6 +42,7 @@ def signature(domain: str, name: str, version: int) -> Signature | None:
     attributes = schema.attributes
     kinds = {key: int(getattr(item.type, "value", 0)) for key, item in attributes.items()}
     return Signature(
+        name,
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         MappingProxyType(kinds),

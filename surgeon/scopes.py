@@ -1,7 +1,6 @@
 """Names while a model is read: which value a name means in a graph, and where that graph stands."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,15 +12,17 @@ from graphdoc.surgeon.schemas import Signature
 class Scope:
     """The values of one graph by name, and the graph around it.
 
-    pending: outputs of nodes that have not been read yet. place: the node and attribute that hold the graph.
+    pending: outputs of nodes that have not been read yet. node: the one that is being read, and its place.
+    name: how the graph is called; a subgraph is called after its attribute.
     """
 
-    __slots__ = ("opsets", "outer", "pending", "place", "signatures", "unsorted", "values")
+    __slots__ = ("name", "node", "opsets", "outer", "pending", "signatures", "unsorted", "values")
 
-    def __init__(self, outer: "Scope | None", opsets: Mapping[str, int], place: tuple[Any, ...]) -> None:
+    def __init__(self, outer: "Scope | None", opsets: Mapping[str, int], name: str) -> None:
         self.outer = outer
         self.opsets = opsets
-        self.place = place
+        self.name = name
+        self.node: tuple[onnx.NodeProto, int] | None = None
         self.values: dict[str, ir.Value] = {}
         self.pending: set[str] = set()
         self.signatures: dict[tuple[str, str], Signature | None] = {} if outer is None else outer.signatures
@@ -41,14 +42,11 @@ class Scope:
 
     def where(self) -> str:
         """Return the way to this graph, for messages."""
-        if self.outer is None:
-            return str(self.place[0])
-        node, index, attribute = self.place
-        return f"{self.at(node, index, self.outer)}, {attribute}"
+        return self.name if self.outer is None else f"{self.outer.here()}, {self.name}"
 
-    def at(self, node: onnx.NodeProto, index: int, scope: "Scope | None" = None) -> str:
-        """Return the way to a node."""
-        return f"{(scope or self).where()}, {checks.label(node, index)}"
+    def here(self) -> str:
+        """Return the way to the node that is being read."""
+        return self.where() if self.node is None else f"{self.where()}, {checks.label(*self.node)}"
 
     def names(self) -> set[str]:
         """Return all names that can be used here."""

@@ -211,3 +211,19 @@ def test_ten_thousand_nodes_are_quick(seconds: int) -> None:
 
     assert next(iter(read_model(proto, None).graph)).inputs[0].name == "v0"
     assert time.process_time() - started < seconds
+
+
+def test_a_default_attribute_of_a_function_may_be_a_graph() -> None:
+    """A function may have a graph among the defaults of its attributes."""
+    function = helper.make_function(
+        "own", "F", ["p"], ["q"], [helper.make_node("Relu", ["p"], ["q"])], [helper.make_opsetid("", 18)]
+    )
+    inner = helper.make_graph(
+        [helper.make_node("Constant", [], ["k"], value_int=1)], "d", [], [build.value("k")]
+    )
+    function.attribute_proto.append(helper.make_attribute("body", inner))
+    proto = build.model([helper.make_node("F", ["x"], ["y"], domain="own")], functions=[function])
+    proto.opset_import.add(domain="own", version=1)
+
+    found = next(iter(read_model(proto, None).functions.values()))
+    assert found.attributes["body"].as_graph()[0].op_type == "Constant"

@@ -67,11 +67,11 @@ def as_result(comparison: Comparison) -> ComparisonResult:
 
 
 def compare_models(
-    ref: Model,
+    model: Model,
     test: Model | None = None,
-    *,
     inputs: Feeds | str | os.PathLike[str] | None = None,
-    ref_runner: str = "ort",
+    *,
+    ref: str = "ort",
     test_runner: str = "engine",
     taps: str | Iterable[str] = "all",
     rtol: float | None = None,
@@ -86,7 +86,8 @@ def compare_models(
 ) -> ComparisonResult:
     """Compare two models, or one model on two runners, layer by layer.
 
-    ref, test: paths, bytes, ModelProtos or onnx_ir models; test None: the same model.
+    model, test: paths, bytes, ModelProtos or onnx_ir models; test None: the same model.
+    ref, test_runner: who runs the model, side A, and who runs the test, side B.
     inputs: arrays by name, a file or folder of inputs, or None for seeded ones that suit the model.
     taps: "all", "outputs" or globs over names of values and nodes.
     rtol, atol: a tolerance of your own, element by element; without one, limits follow from dtype, length
@@ -96,10 +97,10 @@ def compare_models(
 
     Raises ModelError, InputError, UsageError, RunnerError, NothingComparedError.
     """
-    target_a = Target(open_source(ref))
+    target_a = Target(open_source(model))
     target_b = target_a if test is None else Target(open_source(test))
     options = Options(
-        ref=ref_runner,
+        ref=ref,
         test=test_runner,
         taps=(taps,) if isinstance(taps, str) else tuple(taps),
         rtol=rtol,
@@ -109,7 +110,7 @@ def compare_models(
         memory=memory,
         latency=latency,
         command=command,
-        model=os.fspath(ref) if isinstance(ref, str | os.PathLike) else "",
+        model=os.fspath(model) if isinstance(model, str | os.PathLike) else "",
     )
     result = compare(
         target_a, target_b, lambda: resolve_inputs(target_a, inputs, shapes, seed), options, progress

@@ -69,7 +69,7 @@ def _allowed(case: Case, target: Target, feeds: Feeds) -> dict[str, Allowance]:
         result = compare_models(
             target.source,
             inputs=feeds,
-            ref_runner="truth",
+            ref="truth",
             test_runner=case.runner,
             taps=case.taps,
             latency=False,

@@ -78,11 +78,11 @@ class Checker:
             self._differs(outcome.comparison, accept=True, name=name)
         return outcome.comparison
 
-    def compare(self, ref: Any, test: Any = None, **options: Any) -> Any:
+    def compare(self, ref: Any, test: Any = None, *, ref_runner: str = "ort", **options: Any) -> Any:
         """Fail unless two models, or one model on two runners, agree layer by layer.
 
-        ref, test: as for :meth:`check`; without ``test`` the same model. options: those of
-        :func:`graphdoc.compare_models` (ref_runner, test_runner, inputs, shapes, taps, rtol, atol, seed).
+        ref, test: as for :meth:`check`; without ``test`` the same model. ref_runner: who runs ``ref``. options:
+        those of :func:`graphdoc.compare_models` (test_runner, inputs, shapes, taps, rtol, atol, seed).
 
         Returns the comparison.
         """
@@ -93,7 +93,9 @@ class Checker:
         options["inputs"] = self._located(options.get("inputs"))
         name = str(options.pop("name", ""))
         try:
-            result = graphdoc.compare_models(self._located(ref), self._located(test), **options)
+            result = graphdoc.compare_models(
+                self._located(ref), self._located(test), ref=ref_runner, **options
+            )
         except GraphdocError as error:
             self._broken(error)
         self._note("agrees" if result else "differs", len(result.layers))

@@ -1,15 +1,22 @@
 """``graphdoc compare``."""
 
 import shlex
-import shutil
-import sys
+from importlib import import_module
 from typing import Any
 
 import click
 
-from graphdoc.commands.common import color_wanted, input_options, progress_bar, unicode_wanted
+from graphdoc.commands.common import THREADS, TOLERANCE, input_options, progress_bar
+from graphdoc.commands.printed import print_settings, write_or_print
+from graphdoc.commands.targets import STDOUT, check_targets
 
-_FORMS = {"html": "save_html", "json": "save_json", "markdown": "save_markdown", "junit": "save_junit"}
+_FORMS = {
+    "html": ("-o", "html", "render_html"),
+    "json_": ("--json", "jsonform", "to_json"),
+    "markdown": ("--markdown", "markdown", "render_markdown"),
+    "junit": ("--junit", "junit", "render_junit"),
+}
+"""Parameter → its option, and the module of graphdoc.reports and function that make the text."""
 
 
 @click.command("compare")
@@ -32,14 +39,14 @@ _FORMS = {"html": "save_html", "json": "save_json", "markdown": "save_markdown",
     help="Values to compare: all, outputs, or globs over names of values and nodes; repeatable.",
 )
 @input_options
-@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance, element by element.")
-@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance, element by element.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of ONNX Runtime.")
+@click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
+@click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
+@click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")
 @click.option("--memory", metavar="SIZE", help="Memory for inner values, as in 2GiB.")
-@click.option("-o", "html", metavar="FILE", help="Write the page (HTML).")
+@click.option("-o", "html", metavar="FILE|-", help="Write the page (HTML).")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON; - is stdout.")
 @click.option("--markdown", metavar="FILE|-", help="Write a review comment.")
-@click.option("--junit", metavar="FILE", help="Write JUnit XML.")
+@click.option("--junit", metavar="FILE|-", help="Write JUnit XML.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the layers that agree too.")
@@ -57,12 +64,14 @@ def command(**options: Any) -> int:
     from graphdoc.api import compare_models
     from graphdoc.compare.memory import parse_size
 
+    targets = {flag: options[name] for name, (flag, _, _) in _FORMS.items()}
+    check_targets(targets, reads=(options["ref"], options["test"], options["inputs"]))
     with progress_bar("taps", "layers") as progress:
         result = compare_models(
             options["ref"],
             options["test"],
             inputs=options["inputs"],
-            ref_runner=options["ref_runner"],
+            ref=options["ref_runner"],
             test_runner=options["test_runner"],
             taps=options["taps"],
             rtol=options["rtol"],
@@ -96,25 +105,17 @@ def command_line(options: dict[str, Any]) -> str:
 
 
 def write(result: Any, options: dict[str, Any]) -> None:
-    """Write every form that was asked for, then the terminal's form unless stdout is taken."""
+    """Print the terminal's form unless stdout is taken, then write every form that was asked for.
+
+    The verdict comes first, so that it is seen even if a file cannot be written after all.
+    """
     from graphdoc.reports.text import comparison_lines
 
-    to_stdout = {"json_": result.to_json, "markdown": result.to_markdown}
-    taken = [name for name in to_stdout if options[name] == "-"]
-    for name in taken:
-        click.echo(to_stdout[name]().rstrip("\n"))
-    for name, method in (("html", "html"), ("json_", "json"), ("markdown", "markdown"), ("junit", "junit")):
-        if options[name] and name not in taken:
-            getattr(result, _FORMS[method])(options[name])
-    if not taken:
-        pipe = not sys.stdout.isatty()
-        text = comparison_lines(
-            result,
-            width=shutil.get_terminal_size().columns,
-            color=color_wanted(options["color"]),
-            pipe=pipe,
-            verbose=options["verbose"],
-            quiet=options["quiet"],
-            unicode=unicode_wanted(),
-        )
-        click.echo(text.rstrip("\n"))
+    if not any(options[name] == STDOUT for name in _FORMS):
+        settings = print_settings(options["color"])
+        text = comparison_lines(result, verbose=options["verbose"], quiet=options["quiet"], **settings)
+        click.echo(text, nl=False)
+    for name, (_, module, function) in _FORMS.items():
+        if options[name]:
+            render = getattr(import_module(f"graphdoc.reports.{module}"), function)
+            write_or_print(render(result), options[name])

@@ -81,8 +81,8 @@ class Checker:
     def compare(self, ref: Any, test: Any = None, *, ref_runner: str = "ort", **options: Any) -> Any:
         """Fail unless two models, or one model on two runners, agree layer by layer.
 
-        ref, test: as for :meth:`check`; without ``test`` the same model. ref_runner: who runs ``ref``. options:
-        those of :func:`graphdoc.compare_models` (test_runner, inputs, shapes, taps, rtol, atol, seed).
+        ref, test: as for :meth:`check`; without ``test`` the same model. ref_runner: who runs ``ref``.
+        options: those of :func:`graphdoc.compare_models` (test_runner, inputs, shapes, taps, rtol, atol, …).
 
         Returns the comparison.
         """

@@ -9,6 +9,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 WORKERS ?= 2
+export MAKECMDGOALS  # scripts/venv.sh names it in its advice
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 

@@ -1,7 +1,11 @@
-"""Sizes of memory as people write them."""
+"""Sizes of memory as people write them, and a bound on what the process may take."""
 
 import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+from graphdoc.compare.environment import memory_available
 from graphdoc.engine.errors import UsageError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -16,3 +20,38 @@ def parse_size(text: str | None) -> int | None:
     if not 1 <= size < 2**60:
         raise UsageError(f"not a size: '{text}'", where="--memory", next_step="write --memory 2GiB")
     return int(size)
+
+
+SPARED = 16
+"""The part of the free memory, one of so many, that is left to others."""
+
+
+@contextmanager
+def bounded_memory(runners: Iterable[str] = ()) -> Iterator[None]:
+    """Let the system refuse what the machine cannot hold, on Linux; the old limit holds again afterwards.
+
+    Without a limit Linux promises memory that it does not have, and ends the process, or another one, once it
+    is used. With it a too large tensor is an error that names the layer. Runners on a card (``ort:cuda``) run
+    without it: drivers map more than they take.
+    """
+    if sys.platform != "linux" or any(":" in runner for runner in runners):
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    free = memory_available()
+    wanted = _used() + free - free // SPARED
+    bounds = [bound for bound in (soft, hard, wanted) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _used() -> int:
+    """Return the bytes that count towards the limit already."""
+    with open("/proc/self/status", encoding="utf-8") as status:  # noqa: PTH123 - a file of the system
+        found = re.search(r"^VmData:\s*(\d+) kB", status.read(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

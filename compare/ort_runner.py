@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -15,16 +15,20 @@ from graphdoc.engine.scope import MAIN
 
 try:
     import onnxruntime as ort
-except ImportError as missing:
+
+    ort.InferenceSession  # noqa: B018 - what is left of a package that was removed has none
+except (ImportError, OSError, AttributeError) as missing:
+    absent = isinstance(missing, ModuleNotFoundError) and missing.name == "onnxruntime"
+    fault = "is not installed" if absent else f"cannot be used: {missing}"
     raise RunnerError(
-        "runner 'ort' is not available: onnxruntime is not installed",
-        where="--ref ort",
+        f"runner 'ort' is not available: onnxruntime {fault}",
         next_step='pip install "onnx-graphdoc[ort]"      or      --ref reference',
     ) from missing
 
 from graphdoc.compare.ort_nested import Nested
 from graphdoc.compare.ort_scope import Scope
 from graphdoc.compare.ort_session import OrtSession, SessionFactory
+from graphdoc.compare.ort_stop import interruptible
 
 
 class OrtRunner:
@@ -43,6 +47,7 @@ class OrtRunner:
         path = target.source.path
         self._factory = SessionFactory(providers, str(path.parent) if path else "", options.threads)
         self._warming: threading.Thread | None = None
+        self._open = ExitStack()
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
@@ -112,11 +117,13 @@ class OrtRunner:
         return Run({**values, **nested.found}, {}, nested.unreachable)
 
     def __enter__(self) -> Self:
+        self._open.enter_context(interruptible())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._open.close()
         self._ready()
         main = self.__dict__.pop("_main", None)
         if main is not None:

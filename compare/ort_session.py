@@ -11,6 +11,8 @@ from typing import Any
 import onnx
 import onnxruntime as ort
 
+from graphdoc.compare.environment import cores
+from graphdoc.compare.ort_stop import stoppable
 from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.errors import RunnerError
 
@@ -37,19 +39,22 @@ class OrtSession:
         unbridged = [name for name in names if is_unbridged(self._types.get(name, ""))]
         plain = [name for name in names if name not in unbridged]
         try:
-            found = dict(zip(plain, self._session.run(plain, given), strict=True)) if plain else {}
-            if unbridged:
-                found.update(self._raw(unbridged, given))
+            with stoppable() as options:
+                found = (
+                    dict(zip(plain, self._session.run(plain, given, options), strict=True)) if plain else {}
+                )
+                if unbridged:
+                    found.update(self._raw(unbridged, given, options))
         except Exception as error:
             raise run_failure(error) from error
         return {name: found[name] for name in names}
 
-    def _raw(self, names: list[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    def _raw(self, names: list[str], given: Mapping[str, Any], options: ort.RunOptions) -> dict[str, Any]:
         feeds = {
             name: value if isinstance(value, ort.OrtValue) else ort.OrtValue.ortvalue_from_numpy(value)
             for name, value in given.items()
         }
-        results = self._session.run_with_ort_values(names, feeds)
+        results = self._session.run_with_ort_values(names, feeds, options)
         return {name: from_ort(value) for name, value in zip(names, results, strict=True)}
 
     def close(self) -> None:
@@ -92,6 +97,8 @@ class SessionFactory:
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
         options.intra_op_num_threads = self.threads
+        if self.threads > cores():  # threads that spin while they wait would keep the others from work
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
         if self.folder:
@@ -111,13 +118,24 @@ class SessionFactory:
         return OrtSession(session, scratch)
 
 
-_NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |/\S+?\.(?:cc|h):\d+ \S+ ")
+_NOISE = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ",
+        r"^(?:Load model from .* failed:|Exception during initialization: )",
+        r"^Non-zero status code returned while ",
+        r"/\S+?\.(?:cc|h):\d+ (?:.*?\)(?:::<lambda\(\)>)?|\S+) ",  # a place in ONNX Runtime's source
+        r"Name:'' ",
+    )
+)
+"""What ONNX Runtime puts around its reasons, in the order in which it is taken off."""
 
 
 def _text(error: Exception) -> str:
     """Return the first line of an ONNX Runtime error without codes and source locations."""
-    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    text = _NOISE.sub("", line).strip()
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    for pattern in _NOISE:
+        text = pattern.sub("", text).strip()
     return text if len(text) <= 300 else text[:299] + "…"
 
 
@@ -126,7 +144,7 @@ def load_failure(error: Exception) -> RunnerError:
     return RunnerError(
         f"ONNX Runtime refuses the model: {_text(error)}",
         where=f"runner ort {ort.__version__}",
-        next_step="try another runner: --ref reference; or look for faults: graphdoc lint MODEL",
+        next_step="try another runner (engine, reference), or look for faults:  graphdoc lint MODEL",
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import onnx
+from onnx.external_data_helper import uses_external_data
 from onnx.reference import ReferenceEvaluator
 
 from graphdoc.compare import derived
@@ -66,9 +67,9 @@ class ReferenceRunner:
                 return evaluator.run(None, dict(feeds), intermediate=intermediate)
         except Exception as error:
             raise RunnerError(
-                f"onnx.reference failed while it ran the model: {str(error).splitlines()[0][:300]}",
+                f"onnx.reference failed while it ran the model: {_first_line(error)}",
                 where=f"runner reference (onnx {onnx.__version__})",
-                next_step="try another runner: --ref ort or --ref engine",
+                next_step="try another runner: ort, engine or truth",
             ) from error
 
     def __enter__(self) -> Self:
@@ -80,21 +81,29 @@ class ReferenceRunner:
         del kind, error, trace
 
 
-def _open(model: Any, target: Target) -> ReferenceEvaluator:
+def _open(model: onnx.ModelProto, target: Target) -> ReferenceEvaluator:
     try:
-        if target.source.path is not None and model is target.proto and _is_external(model):
-            return ReferenceEvaluator(str(target.source.path))
-        return ReferenceEvaluator(model)
+        return ReferenceEvaluator(_with_data(model, str(target.source.folder or "")))
     except Exception as error:
         raise RunnerError(
-            f"onnx.reference refuses the model: {str(error).splitlines()[0][:300]}",
+            f"onnx.reference refuses the model: {_first_line(error)}",
             where=f"runner reference (onnx {onnx.__version__})",
-            next_step="try another runner: --ref ort or --ref engine",
+            next_step="try another runner: ort, engine or truth",
         ) from error
 
 
-def _is_external(proto: onnx.ModelProto) -> bool:
-    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in proto.graph.initializer)
+def _with_data(model: onnx.ModelProto, folder: str) -> onnx.ModelProto:
+    """Return the model with external data read in; the evaluator reads none of a model in memory."""
+    if not any(uses_external_data(tensor) for tensor in model.graph.initializer):
+        return model
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    onnx.load_external_data_for_model(whole, folder)
+    return whole
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def open_reference(target: Target, options: RunnerOptions) -> ReferenceRunner:

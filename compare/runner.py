@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from graphdoc.compare.target import Target
-from graphdoc.engine.errors import UsageError
+from graphdoc.engine.errors import RunnerError, UsageError
 
 Values = dict[str, Any]
 """Tap name → array, list (sequence), list of dicts, or Occurrences (inside subgraphs)."""
@@ -92,10 +92,17 @@ def runner_names() -> list[str]:
 
 
 def factory(name: str, option: str = "") -> Factory:
-    """Return the function that opens a runner; UsageError for an unknown name."""
+    """Return the function that opens a runner.
+
+    Raises UsageError for an unknown name, RunnerError where its library is missing.
+    """
     if name in BUILT_IN:
         module, function = BUILT_IN[name].split(":")
-        found: Factory = getattr(import_module(module), function)
+        try:
+            found: Factory = getattr(import_module(module), function)
+        except RunnerError as error:  # the library behind it is missing
+            error.where = f"{option} {name}".strip()
+            raise
         return found
     for entry in entry_points(group="graphdoc.runners", name=name):
         loaded: Factory = entry.load()

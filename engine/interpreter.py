@@ -135,7 +135,7 @@ class _Run:
                     qualified(body.scope, str(value.name)), frame.get(value), nested=True
                 )
         for step in body.steps:
-            if self._wanted(step):
+            if self._wanted(step, nested=body.scope != MAIN):
                 self._step(step, frame, nested=body.scope != MAIN)
             else:
                 self._skip(step, frame)
@@ -143,10 +143,12 @@ class _Run:
                 frame.pop(value, None)
         return tuple(None if v is None else frame.get(v) for v in body.outputs)
 
-    def _wanted(self, step: Step) -> bool:
+    def _wanted(self, step: Step, *, nested: bool) -> bool:
         only = self.watch.only
         if only is None or not only.isdisjoint(step.keys):
             return True
+        if nested and any(key and key not in self.watch.given for key in step.keys):
+            return True  # whoever gave the values did not look into subgraphs; the node around needs this one
         return any(key.startswith(body.scope) for body in step.bodies.values() for key in only)
 
     def _skip(self, step: Step, frame: Frame) -> None:

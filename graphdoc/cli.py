@@ -4,7 +4,9 @@ Every command lives in ``graphdoc/commands/<name>.py`` as ``command`` and is imp
 that ``graphdoc --help`` loads neither onnx nor NumPy (nor click, see :mod:`graphdoc.overview`).
 """
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,23 +18,50 @@ _DEBUG = "--debug"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" and not a traceback
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
+def _replace_closed_streams() -> None:
+    """Send to nowhere what goes to a stream that the shell closed (``>&-``)."""
+    if sys.stdout is None:
+        sys.stdout = _nowhere()
+    if sys.stderr is None:
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> io.TextIOWrapper:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - open until the process ends
+
+
 def run(arguments: list[str]) -> int:
     """Run one command; return the exit code (docs/exit-codes.md)."""
     debug = _DEBUG in arguments
     arguments = [argument for argument in arguments if argument != _DEBUG]
-    if not arguments:
-        print(overview.text(), file=sys.stderr)
-        return 2
-    if arguments in (["--help"], ["-h"]):
-        print(overview.text())
-        return 0
-    return _command(arguments, debug=debug)
+    try:
+        if not arguments:
+            print(overview.text(), file=sys.stderr, flush=True)
+            return 2
+        if arguments in (["--help"], ["-h"]):
+            print(overview.text(), flush=True)
+            return 0
+        return _command(arguments, debug=debug)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    except OSError as error:
+        return _fail(_os_lines(error), 3, debug=debug)
+
+
+def _os_lines(error: OSError) -> list[str]:
+    """Return what the operating system refused, and where; an error without a file came from stdout."""
+    steps = {errno.ENOSPC: "make room on the disk, or write elsewhere", errno.EACCES: "check its permissions"}
+    step = steps.get(error.errno or 0, "run it again with --debug for the details")
+    where = error.filename if error.filename is not None else "stdout"
+    return [error.strerror or str(error), f"  where  {where}", f"  next   {step}"]
 
 
 def _command(arguments: list[str], *, debug: bool) -> int:
@@ -52,11 +81,6 @@ def _command(arguments: list[str], *, debug: bool) -> int:
         return _fail([error.format_message(), f"  next   {path} --help"], 2, debug=debug)
     except (click.Abort, KeyboardInterrupt):
         return _fail(["stopped"], 130, debug=debug)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
-    except OSError as error:
-        return _fail([f"{error.strerror or error}", f"  where  {error.filename}"], 3, debug=debug)
     except MemoryError:
         return _fail(
             ["not enough memory", "  next   give a smaller --shape, or fewer --taps"], 4, debug=debug
@@ -72,5 +96,10 @@ def _fail(lines: list[str], code: int, *, debug: bool) -> int:
     from graphdoc.reports.words import visible  # the same; names in messages are foreign text
 
     symbol = "✗" if "utf" in (sys.stderr.encoding or "").lower() else "FAIL"
-    print(f"{symbol} {visible(lines[0])}", *map(visible, lines[1:]), sep="\n", file=sys.stderr)
+    try:
+        print(
+            f"{symbol} {visible(lines[0])}", *map(visible, lines[1:]), sep="\n", file=sys.stderr, flush=True
+        )
+    except OSError:
+        sys.stderr = _nowhere()  # nobody can be told; the exit code still can
     return code

@@ -19,7 +19,7 @@ SCREEN = 23
 
 _NARROWEST = 40
 _LONGEST_OPERATOR = 24
-_SHORTEST_NAME = 12
+_SHORTEST_NAME = 10
 _ANSI = {"red": "31", "green": "32", "yellow": "33", "blue": "34"}
 _TOKEN = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|['"\\])+""")
 
@@ -189,26 +189,26 @@ def _fill(parts: Sequence[str], room: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the layer table; ``wide`` ones need 120 columns."""
+    """A column of the layer table; on a terminal narrower than ``least`` it is left out."""
 
     title: str
     text: Callable[[Layer], str]
     right: bool = False
-    wide: bool = False
+    least: int = 0
 
 
 _STATUS = Column("status", lambda layer: words.SHORT_STATUS[layer.status])
 _NAME = Column("layer", words.name)
-_OPERATOR = Column("op", lambda layer: words.visible(layer.op))
+_OPERATOR = Column("op", lambda layer: words.visible(layer.op), least=60)
 _COLUMNS = (
     Column("#", lambda layer: str(layer.index), right=True),
     _OPERATOR,
     _NAME,
-    Column("value", lambda layer: words.visible(layer.value), wide=True),
-    Column("shape", lambda layer: words.shape(layer.shape), wide=True),
-    Column("own", lambda layer: words.number(layer.own_error), right=True),
-    Column("inherited", lambda layer: words.number(layer.inherited_error), right=True, wide=True),
-    Column("total", lambda layer: words.number(layer.error), right=True, wide=True),
+    Column("value", lambda layer: words.visible(layer.value), least=WIDE),
+    Column("shape", lambda layer: words.shape(layer.shape), least=WIDE),
+    Column("own", lambda layer: words.number(layer.own_error), right=True, least=52),
+    Column("inherited", lambda layer: words.number(layer.inherited_error), right=True, least=WIDE),
+    Column("total", lambda layer: words.number(layer.error), right=True, least=WIDE),
     Column("of limit", lambda layer: words.times(layer.of_limit), right=True),
     _STATUS,
 )
@@ -229,7 +229,7 @@ def _table(layers: Sequence[Layer], style: Style) -> list[str]:
     """Return title row and one row per layer."""
     if not layers:
         return []
-    columns = [c for c in _COLUMNS if style.width >= WIDE or not c.wide]
+    columns = [c for c in _COLUMNS if style.width >= c.least or (style.pipe and c.least < WIDE)]
     texts = {c.title: [style.plain(c.text(layer)) for layer in layers] for c in columns}
     marks = [style.symbol(SYMBOLS[layer.status]) for layer in layers]
     texts[_STATUS.title] = [f"{m} {t}" for m, t in zip(marks, texts[_STATUS.title], strict=True)]

@@ -1,5 +1,6 @@
 """Options and habits that several commands share."""
 
+import math
 import os
 import sys
 import time
@@ -11,10 +12,26 @@ import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class _Finite(click.FloatRange):
+    """A number that is neither NaN nor infinite: under either everything would agree."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+TOLERANCE = _Finite(min=0)
+SEED = click.IntRange(min=0, max=2**63 - 1)
+THREADS = click.IntRange(min=0, max=512)
+"""ONNX Runtime starts all of them at once, several times over; thousands bring a machine to a halt."""
+
 _INPUT_OPTIONS = (
     click.option("--inputs", metavar="FILE", help="Inputs: .npz, .npy, .pb, or a folder of .pb test data."),
     click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224", help="Shape of an input."),
-    click.option("--seed", default=0, show_default=True, help="Seed of inputs that are made up."),
+    click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of inputs that are made up."),
 )
 
 QUIET_SECONDS = 0.5
@@ -44,7 +61,7 @@ def unicode_wanted() -> bool:
 @contextmanager
 def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a function (done, total) that draws a bar on stderr; None when stderr is not a terminal."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from rich.console import Console
@@ -56,9 +73,9 @@ def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None] |
     started = time.monotonic()
 
     def show(done: int, total: int) -> None:
-        if time.monotonic() - started > QUIET_SECONDS and not bar.live.is_started:
-            bar.start()
         bar.update(task, completed=done, total=total)
+        if time.monotonic() - started > QUIET_SECONDS and done < total and not bar.live.is_started:
+            bar.start()
 
     try:
         yield show

@@ -62,11 +62,12 @@ def command(**options: Any) -> int:
       graphdoc compare m.onnx --inputs x.npz -o report.html
     """
     from graphdoc.api import compare_models
-    from graphdoc.compare.memory import parse_size
+    from graphdoc.compare.memory import bounded_memory, parse_size
 
     targets = {flag: options[name] for name, (flag, _, _) in _FORMS.items()}
     check_targets(targets, reads=(options["ref"], options["test"], options["inputs"]))
-    with progress_bar("taps", "layers") as progress:
+    bound = bounded_memory((options["ref_runner"], options["test_runner"]))
+    with bound, progress_bar("taps", "layers") as progress:
         result = compare_models(
             options["ref"],
             options["test"],

@@ -8,6 +8,7 @@ import click
 
 from graphdoc.commands.common import progress_bar
 from graphdoc.commands.printed import print_settings
+from graphdoc.commands.targets import check_targets
 
 
 @click.command("demo")
@@ -25,6 +26,7 @@ def command(output: str, *, open_: bool, color: bool | None) -> int:
     from graphdoc.demo import MODEL, cached
     from graphdoc.reports.text import comparison_lines
 
+    check_targets({"-o": output})
     if cached() is None:
         print(f"fetching {MODEL.file} from {MODEL.package} {MODEL.version} (15 MB)", file=sys.stderr)
     result = compare()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from graphdoc import __version__
+from graphdoc.commands.common import unicode_wanted
 
 Row = tuple[str, str, str]
 
@@ -23,11 +24,15 @@ def command(json_: bool) -> int:
             json.dumps({name: {"found": text, "state": state} for name, text, state in rows}, indent=2)
         )
         return 0
+    from graphdoc.reports.words import ASCII_SYMBOLS
+
+    unicode = unicode_wanted()
     click.echo(f"graphdoc {__version__}, Python {platform.python_version()}\n")
     width = max(len(text) for _, text, _ in rows)
     width = min(width, 52) if sys.stdout.isatty() else width
     for name, text, state in rows:
-        click.echo(f"  {name:<9} {text:<{width}}  {state}")
+        symbol, _, words = state.partition(" ")
+        click.echo(f"  {name:<9} {text:<{width}}  {symbol if unicode else ASCII_SYMBOLS[symbol]} {words}")
     return 0
 
 
@@ -36,14 +41,15 @@ def _rows() -> Iterator[Row]:
 
     yield "cpu", cpu(), "✓ NumPy"
     yield "gpu", *_gpu()
-    yield "ort", *_ort()
+    ort, state = _ort()
+    yield "ort", ort, state
     for name in ("onnx", "onnx-ir", "numpy"):
         yield name, package_version(name) or "not installed", "✓ usable"
     llvmlite = package_version("llvmlite")
     yield "llvmlite", llvmlite or "not installed", "✓ usable" if llvmlite else "– NumPy measures"
     cupy = package_version("cupy-cuda12x") or package_version("cupy-cuda13x")
     yield "cupy", cupy or "not installed", "– not used by this version"
-    yield "runners", ", ".join(_runners()), "✓ usable"
+    yield "runners", ", ".join(_runners(ort=state.startswith("✓"))), "✓ usable"
     yield "cache", *_cache()
 
 
@@ -62,21 +68,22 @@ def _gpu() -> tuple[str, str]:
 def _ort() -> tuple[str, str]:
     try:
         import onnxruntime
-    except ImportError:
+
+        providers = ", ".join(onnxruntime.get_available_providers())
+    except ModuleNotFoundError:
         return "not installed", '✗ pip install "onnx-graphdoc[ort]"'
-    return f"{onnxruntime.__version__}  {', '.join(onnxruntime.get_available_providers())}", "✓ usable"
+    except (ImportError, OSError, AttributeError) as error:
+        return f"cannot be used: {str(error).splitlines()[0][:60]}", "✗ reinstall onnxruntime"
+    return f"{onnxruntime.__version__}  {providers}", "✓ usable"
 
 
-def _runners() -> Iterator[str]:
+def _runners(*, ort: bool) -> Iterator[str]:
     """Yield the runners that open here."""
-    from graphdoc.compare.environment import package_version
     from graphdoc.compare.runner import runner_names
 
-    has_ort = package_version("onnxruntime") or package_version("onnxruntime-gpu")
     for name in runner_names():
-        if name in ("engine:cuda", "ort:cuda", "ort:tensorrt") or (name == "ort" and not has_ort):
-            continue
-        yield name
+        if name not in ("engine:cuda", "ort:cuda", "ort:tensorrt") and (ort or name != "ort"):
+            yield name
 
 
 def _cache() -> tuple[str, str]:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from graphdoc.commands.printed import print_settings, write_or_print
+from graphdoc.commands.targets import check_targets
 
 
 @click.command("inspect")
@@ -24,6 +25,7 @@ def command(**options: Any) -> int:
     from graphdoc.reports.inspect_text import inspect_json, inspect_lines
     from graphdoc.surgeon.inspect import inspect_model
 
+    check_targets({"--json": options["json_"]}, reads=(options["model"],))
     summary = inspect_model(
         options["model"], layers=options["layers"], weights=options["weights"], operators=options["ops"]
     )

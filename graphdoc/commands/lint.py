@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from graphdoc.commands.printed import print_settings, write_or_print
+from graphdoc.commands.targets import check_targets
 
 
 @click.command("lint")
@@ -24,6 +25,7 @@ def command(**options: Any) -> int:
     from graphdoc.reports.lint_text import lint_json, lint_lines
     from graphdoc.surgeon.lint import lint_model
 
+    check_targets({"--json": options["json_"]}, reads=(options["model"],))
     report = lint_model(options["model"])
     if options["json_"]:
         write_or_print(lint_json(report), options["json_"])

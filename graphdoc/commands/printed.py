@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from graphdoc.commands.common import color_wanted, unicode_wanted
+from graphdoc.commands.targets import STDOUT
 
 
 def print_settings(color: bool | None) -> dict[str, Any]:
@@ -20,9 +21,9 @@ def print_settings(color: bool | None) -> dict[str, Any]:
 
 
 def write_or_print(text: str, target: str) -> None:
-    """Write text to a file, or to stdout when the target is "-"."""
-    if target == "-":
-        click.echo(text, nl=False)
+    """Write text to a file, or to stdout when the target is "-"; as UTF-8 in both, since programs read it."""
+    if target == STDOUT:
+        click.echo((text.rstrip("\n") + "\n").encode("utf-8"), nl=False)
         return
     from graphdoc.reports.files import write_text
 

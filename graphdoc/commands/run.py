@@ -6,7 +6,11 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import input_options
+from graphdoc.commands.common import THREADS, input_options, unicode_wanted
+from graphdoc.commands.targets import check_targets
+
+_NAME_WIDTH = 40
+"""Columns of a name on a terminal."""
 
 
 @click.command("run")
@@ -18,7 +22,7 @@ from graphdoc.commands.common import input_options
 @input_options
 @click.option("--save", metavar="FILE.npz", help="Write outputs and taps.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs that were used.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of ONNX Runtime.")
+@click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")
 def command(**options: Any) -> int:
     """Run a model and show or save its outputs and inner values.
 
@@ -27,15 +31,22 @@ def command(**options: Any) -> int:
       graphdoc run m.onnx --taps '*attention*' --save values.npz
     """
     from graphdoc.api import resolve_inputs
+    from graphdoc.compare.memory import bounded_memory
     from graphdoc.compare.runner import RunnerOptions, open_runner
     from graphdoc.compare.target import Target
     from graphdoc.surgeon.model import open_source
-    from graphdoc.values import save_npz
+    from graphdoc.values import check_npz, save_npz
 
+    saves = {"--save": options["save"], "--save-inputs": options["save_inputs"]}
+    check_targets(saves, reads=(options["model"], options["inputs"]))
+    for option, path in saves.items():
+        if path is not None:
+            check_npz(path, option)
     target = Target(open_source(options["model"]))
     inputs = resolve_inputs(target, options["inputs"], options["shapes"], options["seed"])
     settings = RunnerOptions(options["threads"], options["seed"])
-    with open_runner(options["runner"], target, settings, "--runner") as runner:
+    bound = bounded_memory((options["runner"],))
+    with bound, open_runner(options["runner"], target, settings, "--runner") as runner:
         if options["taps"]:
             found = runner.run(inputs.feeds, _wanted(target, options["taps"])).values
         else:
@@ -70,16 +81,28 @@ def _wanted(target: Any, globs: tuple[str, ...]) -> list[str]:
 
 
 def _print(values: dict[str, Any], names: list[str], inputs: Any) -> None:
-    from graphdoc.reports.words import visible
+    from graphdoc.reports.words import cells
 
-    rows = [("in", name, value) for name, value in inputs.feeds.items()]
-    rows += [("out", name, values[name]) for name in names]
-    width = max((len(visible(name)) for _, name, _ in rows), default=0)
-    if sys.stdout.isatty():
-        width = min(width, 40)
+    rows = [("in", _shown(name), value) for name, value in inputs.feeds.items()]
+    rows += [("out", _shown(name), values[name]) for name in names]
+    width = max((cells(name) for _, name, _ in rows), default=0)
     for kind, name, value in rows:
         for line in _describe(value):
-            click.echo(f"{kind:<4} {visible(name):<{width}}  {line}")
+            click.echo(f"{kind:<4} {name}{' ' * (width - cells(name))}  {_plain(line)}")
+
+
+def _plain(text: str) -> str:
+    """Return foreign text in characters that stdout can show."""
+    from graphdoc.reports.words import ascii_only, visible
+
+    return visible(text) if unicode_wanted() else ascii_only(visible(text))
+
+
+def _shown(name: str) -> str:
+    """Return a name as it is printed: on a terminal, cut in the middle."""
+    from graphdoc.reports.words import shorten
+
+    return shorten(_plain(name), _NAME_WIDTH) if sys.stdout.isatty() else _plain(name)
 
 
 def _describe(value: Any) -> Iterator[str]:
@@ -93,12 +116,12 @@ def _describe(value: Any) -> Iterator[str]:
         for item in value[:3]:
             yield from (f"  {line}" for line in _describe(item))
     elif not isinstance(value, np.ndarray):
-        yield str(value)[:60]
+        yield "empty optional" if value is None else str(value)[:60]
     else:
         shape = "×".join(map(str, value.shape)) or "scalar"
         text = f"{'string' if value.dtype == object else value.dtype.name} {shape}"
         if value.dtype == object or not value.size:
-            yield f"{text}  {', '.join(map(str, value.ravel()[:4]))}"
+            yield f"{text}  {', '.join(str(item)[:60] for item in value.ravel()[:4])}".rstrip()
             return
         wide = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64).real
         finite = wide[np.isfinite(wide)]

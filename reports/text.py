@@ -252,7 +252,8 @@ def _width(column: Column, texts: dict[str, list[str]]) -> int:
 
 def _shorten(columns: Sequence[Column], texts: dict[str, list[str]], style: Style) -> None:
     """Cut operators and names so that the rows fit into the width."""
-    texts[_OPERATOR.title] = [style.short(text, _LONGEST_OPERATOR) for text in texts[_OPERATOR.title]]
+    if _OPERATOR in columns:
+        texts[_OPERATOR.title] = [style.short(text, _LONGEST_OPERATOR) for text in texts[_OPERATOR.title]]
     others = sum(_width(c, texts) + 2 for c in columns if c is not _NAME)
     room = max(_SHORTEST_NAME, style.width - others - 2)
     texts[_NAME.title] = [style.short(text, room) for text in texts[_NAME.title]]

@@ -121,9 +121,8 @@ def _describe(value: Any) -> Iterator[str]:
         shape = "×".join(map(str, value.shape)) or "scalar"
         text = f"{'string' if value.dtype == object else value.dtype.name} {shape}"
         if value.dtype == object or not value.size:
-            yield "  ".join(
-                [text, *([", ".join(str(x)[:60] for x in value.ravel()[:4])] if value.size else [])]
-            )
+            first = ", ".join(str(item)[:60] for item in value.ravel()[:4])
+            yield f"{text}  {first}" if value.size else text
             return
         wide = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64).real
         finite = wide[np.isfinite(wide)]

@@ -11,6 +11,10 @@ from graphdoc.engine.errors import UsageError
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
+LEAST = 2**20
+"""Models run once per group of layers that fits; with less, that is once per layer."""
+
+
 def parse_size(text: str | None) -> int | None:
     """Return bytes: "2GiB", "500MB", "1e9"; None for None. Raises UsageError."""
     if text is None:
@@ -19,6 +23,12 @@ def parse_size(text: str | None) -> int | None:
     size = float(found[1]) * _UNITS[found[2] or ""] if found else 0
     if not 1 <= size < 2**60:
         raise UsageError(f"not a size: '{text}'", where="--memory", next_step="write --memory 2GiB")
+    if size < LEAST:
+        raise UsageError(
+            f"too little memory to work with: '{text}'",
+            where="--memory",
+            next_step="write --memory 1MiB or more",
+        )
     return int(size)
 
 

@@ -269,6 +269,7 @@ def test_a_pipe_is_written_and_not_replaced() -> None:
         (["a.onnx", "--seed", "-1"], 2, "-1 is not in the range"),
         (["a.onnx", "--threads", "10000"], 2, "10000 is not in the range"),
         (["a.onnx", "--memory", "lots"], 2, "not a size: 'lots'"),
+        (["a.onnx", "--memory", "1"], 2, "too little memory to work with: '1'"),
         (["a.onnx", "--shape", "x=-1x16"], 2, "not a shape: 'x=-1x16'"),
         (["a.onnx", "--shape", "q=2x16"], 2, "no input or dimension 'q'"),
         (["a.onnx", "--test", "nonsense"], 2, "no runner is called 'nonsense'"),

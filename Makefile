@@ -12,6 +12,7 @@ WORKERS ?= 2
 export MAKECMDGOALS  # scripts/venv.sh names it in its advice
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test lint types bench docs clean
 

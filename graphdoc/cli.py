@@ -71,6 +71,8 @@ def _command(arguments: list[str], *, debug: bool) -> int:
     from graphdoc.group import root
 
     defer_sympy()
+    # NumPy's BLAS threads and ONNX Runtime's, which spin on after a run, would fight for the same cores
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         result = root.main(arguments, prog_name="graphdoc", standalone_mode=False)
     except GraphdocError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.compare.limits import own_limit
+from graphdoc.compare.limits import BOUNDED, own_limit
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, epsilon, measure, ratio
 from graphdoc.compare.result import Limit, Metrics
 from graphdoc.compare.runner import Run, Runner, Values
@@ -188,7 +188,14 @@ def _total(
     except MismatchError as error:
         finding.mismatch = str(error)
     finding.own_limit = _limit(finding, shapes, finding.metrics.rms_a if finding.metrics else 0.0)
+    if finding.metrics and finding.metrics.rms_a == 0 and _is_nothing(finding, finding.metrics.rms):
+        finding.own_limit = Limit(value=math.inf, reason="A is 0, B below half a unit in the last place of 1")
     return finding
+
+
+def _is_nothing(finding: Finding, rms: float) -> bool:
+    """Whether a bounded function's approximation went all the way to 0 where the other one did not."""
+    return finding.point.op in BOUNDED and rms < epsilon(finding.dtype) / 2
 
 
 def _widen(finding: Finding, between: int) -> None:

@@ -18,7 +18,7 @@ from graphdoc.compare.result import Limit, Status
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators whose results do not follow from their inputs (Dropout counts only in training mode)."""
+"""Operators whose results never follow from their inputs."""
 
 
 ADDITIVE = frozenset(
@@ -158,7 +158,7 @@ def _limit(own: Limit, reach: float, noise: float) -> Limit:
 
 def _unreliable(finding: Finding, before: Iterable[Judgement], evidence: Evidence) -> str:
     """Return the layer that makes this value a matter of chance: a random operator, or a tie."""
-    if finding.point.op in RANDOM or finding.point.key in evidence.ties:
+    if is_random(finding) or finding.point.key in evidence.ties:
         return finding.point.key
     return next((b.unreliable for b in before if b.unreliable), "")
 
@@ -168,7 +168,7 @@ def _status(
 ) -> tuple[Status, str]:
     if finding.absent:
         return Status.SKIPPED, finding.absent
-    if finding.point.op in RANDOM:
+    if is_random(finding):
         return Status.REMARK, "random: only shape and dtype were compared"
     if finding.point.key in evidence.ties:
         return Status.REMARK, f"ties: another index among equal values, {evidence.ties[finding.point.key]} ×"
@@ -202,6 +202,14 @@ def _blame(finding: Finding) -> tuple[Status, str]:
     if metrics is not None and metrics.nonfinite_differ and finding.own == math.inf:
         return Status.NAN, ""
     return Status.OWN, finding.mismatch
+
+
+def is_random(finding: Finding) -> bool:
+    """Whether a result does not follow from its inputs: a random operator, or a Dropout that drops."""
+    if finding.point.op in RANDOM:
+        return True
+    in_training = finding.point.op == "Dropout" and len(finding.point.inputs) > 2 and finding.point.inputs[2]
+    return bool(in_training) and finding.own is not None and finding.own > finding.own_limit.value
 
 
 def is_wrong(status: Status) -> bool:

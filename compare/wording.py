@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdoc.compare.causes import HALF_MAX
-from graphdoc.compare.judge import RANDOM, UNSURE
+from graphdoc.compare.judge import UNSURE
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
 
@@ -58,7 +58,7 @@ def classify(layers: Sequence[Layer]) -> tuple[Kind, Layer | None]:
         return _fault(wrong), wrong
     if inherited is not None:
         return (Kind.REMARK if _outputs_agree(layers) else Kind.INHERITED), inherited
-    if random := next((x for x in layers if x.status is Status.REMARK and x.op in RANDOM), None):
+    if random := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("random")), None):
         return Kind.RANDOM, random
     if tied := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("ties")), None):
         return Kind.TIES, tied
@@ -156,11 +156,8 @@ def _say_inherited(case: Case, first: Layer | None) -> str:
 
 def _say_random(case: Case, first: Layer | None) -> str:
     count = sum(layer.status is Status.REMARK for layer in case.layers)
-    where = _at(first) if first else ""
-    return (
-        f"where it can be checked: {_count(count, 'layer')} depend on {where}, which is random; "
-        "only shape and dtype were compared there"
-    )
+    layers = f"{_count(count, 'layer')} {_verb(count, 'depend')} on {_at(first) if first else 'a layer'}"
+    return f"where it can be checked: {layers}, which is random; only shape and dtype were compared there"
 
 
 def _say_ties(case: Case, first: Layer | None) -> str:
@@ -171,14 +168,15 @@ def _say_remark(case: Case, first: Layer | None) -> str:
     count = sum(x.status in (Status.OWN, Status.INHERITED, Status.NAN) for x in case.layers)
     hider = _hider(case.layers, first)
     tail = f"; #{hider.index} {hider.op} hides it again" if hider else ""
-    does = "does" if count == 1 else "do"
-    return f"the outputs agree. {_count(count, 'layer')} inside {does} not{tail}"
+    return f"the outputs agree. {_count(count, 'layer')} inside {_verb(count, 'do')} not{tail}"
 
 
 def _say_agrees(case: Case, first: Layer | None) -> str:
     compared = _compared(case)
     agreeing = sum(x.status is Status.AGREES for x in compared)
-    text = f"{group(agreeing)} of {group(len(compared))} layers agree within {_dtypes(compared)} rounding"
+    dtype = _dtypes(compared)
+    how = f"within {dtype} rounding" if dtype else "exactly"
+    text = f"{group(agreeing)} of {group(len(compared))} layers agree {how}"
     near = max(compared, key=lambda x: (x.of_limit or 0.0, -x.index))
     if near.of_limit:
         text += f"; the closest to its limit is {_at(near)} at {number(near.of_limit)} of it"
@@ -196,9 +194,13 @@ def _count(count: int, noun: str) -> str:
     return f"{group(count)} {noun}" + ("" if count == 1 else "s")
 
 
+def _verb(count: int, verb: str) -> str:
+    return verb if count != 1 else {"do": "does"}.get(verb, verb + "s")
+
+
 def _dtypes(layers: Sequence[Layer]) -> str:
     floats = Counter(x.dtype for x in layers if "float" in x.dtype)
-    return floats.most_common(1)[0][0] if floats else "exact"
+    return floats.most_common(1)[0][0] if floats else ""
 
 
 # Facts

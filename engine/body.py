@@ -162,7 +162,7 @@ class Builder:
             raise UnsupportedOperatorError(
                 f"no implementation of {domain or 'ai.onnx'}::{name} (version {version})",
                 where=f"{nodes[0]}{more} in runner engine",
-                next_step="compare with another runner: --test ort, or leave its layers out: --taps GLOB",
+                next_step="compare with another runner: --test ort",
             )
 
 

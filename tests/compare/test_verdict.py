@@ -378,3 +378,37 @@ def test_chaos_is_not_judged_and_said() -> None:
     if not np.isclose(result.layers[1].error or 0, 0):
         assert result.layers[1].status is Status.REMARK
         assert any(label == "unsure" for label, _ in result.verdict.facts)
+
+
+def test_a_dropout_that_drops_is_random() -> None:
+    proto = models.weights(
+        graph("d = Dropout(x, ratio, training) y = Mul(d, x)"),
+        ratio=np.float32(0.5).reshape(()),
+        training=np.array(True),
+    )
+
+    result = compare_models(proto, inputs={"x": np.arange(1, 5, dtype=np.float32)}, latency=False)
+
+    assert result
+    assert result.verdict.kind in (Kind.RANDOM, Kind.AGREES)  # by chance both sides may drop the same
+
+
+def test_a_sigmoid_of_nothing_is_no_fault() -> None:
+    """ONNX Runtime's sigmoid is 0 below −18 or so; a wrong result there is still a fault."""
+    x = {"x": np.full(4, -40, np.float32)}
+
+    sound = compare_models(graph("y = Sigmoid(x)"), inputs=x, latency=False)
+    wrong = compare_models(
+        graph("y = Sigmoid(x)"), graph("n = Neg(x) y = Sigmoid(n)"), inputs=x, latency=False
+    )
+
+    assert sound, sound.verdict
+    assert not wrong
+
+
+def test_whole_numbers_agree_exactly() -> None:
+    proto = graph("y = Add(x, x)", "int64[4] x", "int64[4] y")
+
+    result = compare_models(proto, inputs={"x": np.arange(4)}, latency=False)
+
+    assert result.verdict.sentence == "1 of 1 layers agree exactly"

@@ -68,7 +68,7 @@ def _agreeing(old: Baseline, observation: Observation, rules: Rules) -> dict[str
     """Return the entries that need no update: none at all once the inputs are others."""
     if _other_inputs(old, observation):
         return {}
-    layers = _layers(old, observation, rules)
+    layers = _layers(old, observation, rules, _on_same_inputs(old, observation))
     return {layer.value: old.layers[layer.value] for layer in layers if layer.agrees}
 
 
@@ -77,12 +77,13 @@ def judge(baseline: Baseline, observation: Observation, rules: Rules, name: str)
 
     name: of the baseline, as shown to people.
     """
-    layers = tuple(_layers(baseline, observation, rules))
+    exact = _on_same_inputs(baseline, observation)
+    layers = tuple(_layers(baseline, observation, rules, exact))
     gone = tuple(key for key in baseline.layers if key not in observation.layers)
     new = tuple(point.key for point in observation.points if point.key not in baseline.layers)
     changed = _other_inputs(baseline, observation)
     return Comparison(
-        verdict=_verdict(layers, gone, new, changed, _unseen_inputs(baseline, observation)),
+        verdict=_verdict(layers, gone, new, changed, exact),
         layers=layers,
         a=_side("A", "baseline", baseline.runner, name, ""),
         b=_side("B", observation.model, observation.runner, "", observation.settings),
@@ -91,22 +92,17 @@ def judge(baseline: Baseline, observation: Observation, rules: Rules, name: str)
     )
 
 
-def _layers(baseline: Baseline, observation: Observation, rules: Rules) -> Iterator[Layer]:
+def _layers(
+    baseline: Baseline, observation: Observation, rules: Rules, exact: frozenset[str]
+) -> Iterator[Layer]:
     common = [point for point in observation.points if point.key in baseline.layers]
     indices = {point.key: index for index, point in enumerate(common)}
     statuses: dict[str, Status] = {}
-    same = {
-        key: seen.digest == observation.inputs[key].digest
-        for key, seen in baseline.inputs.items()
-        if key in observation.inputs
-    }
     for index, point in enumerate(common):
         entry, seen = baseline.layers[point.key], observation.layers[point.key]
         error = distance(entry.seen, seen)
-        known = [same.get(key, not key or key in observation.constants) for key in point.inputs]
-        limit = rules.limit(point.key, entry, same_inputs=all(known))
+        limit = rules.limit(point.key, entry, same_inputs=point.key in exact)
         status = statuses[point.key] = _status(point, error <= limit.value, statuses)
-        same[point.key] = seen.digest == entry.seen.digest
         yield _layer(index, point, entry, seen, error, limit, status, indices)
 
 
@@ -164,11 +160,11 @@ def _verdict(
     gone: tuple[str, ...],
     new: tuple[str, ...],
     inputs: tuple[str, ...],
-    unseen: frozenset[str],
+    exact: frozenset[str],
 ) -> Verdict:
     """Return the answer. Other inputs go first, since nothing can be said of the layers then.
 
-    unseen: layers some of whose inputs were not compared.
+    exact: layers whose inputs are the same to the bit.
     """
     if inputs:
         return _failed(Kind.REMARK, f"the inputs are not those of the baseline: {', '.join(inputs)}")
@@ -176,11 +172,11 @@ def _verdict(
         return _failed(Kind.NOTHING, "nothing was compared: the baseline holds none of the model's values")
     facts = [("layers", _counts(layers, gone, new))]
     if not all(layer.agrees for layer in layers):
-        return _differs(layers, facts, unseen)
+        return _differs(layers, facts, exact)
     if gone or new:
         return _failed(Kind.REMARK, f"the model's layers changed: {len(new)} new, {len(gone)} gone", facts)
-    exact = sum(layer.error == 0 for layer in layers)
-    sentence = f"{words.group(len(layers))} layers agree with the baseline, {words.group(exact)} bit for bit"
+    equal = sum(layer.error == 0 for layer in layers)
+    sentence = f"{words.group(len(layers))} layers agree with the baseline, {words.group(equal)} bit for bit"
     return Verdict(kind=Kind.AGREES, exit_code=0, symbol="✓", word="agrees", sentence=sentence)
 
 
@@ -192,12 +188,12 @@ def _failed(kind: Kind, sentence: str, facts: list[tuple[str, str]] | None = Non
     )
 
 
-def _differs(layers: tuple[Layer, ...], facts: list[tuple[str, str]], unseen: frozenset[str]) -> Verdict:
+def _differs(layers: tuple[Layer, ...], facts: list[tuple[str, str]], exact: frozenset[str]) -> Verdict:
     first = next(layer for layer in layers if not layer.agrees)
     sentence = f"differs from #{first.index} of {words.group(len(layers))} on"
-    if first.value not in unseen:
-        sentence += "; its inputs agree with the baseline, so the layer itself changed"
-    label = "error" if first.value in unseen else "own"
+    if first.value in exact:
+        sentence += "; its inputs are the same to the bit, so the layer itself or its weights changed"
+    label = "own" if first.value in exact else "error"
     rows = [("where", f"{words.layer_title(first)}  {words.name(first)}"), (label, _error(first))]
     outputs = [_output(layer) for layer in layers if layer.is_output][:3]
     rows += [("change", first.note), *facts, *(("output", text) for text in outputs)]
@@ -233,11 +229,16 @@ def _counts(layers: tuple[Layer, ...], gone: tuple[str, ...], new: tuple[str, ..
     return ", ".join(f"{words.group(count)} {word}" for word, count in parts.items() if count)
 
 
-def _unseen_inputs(baseline: Baseline, observation: Observation) -> frozenset[str]:
-    """Return the layers that read a value which the baseline or the run does not hold, weights aside."""
-    common = baseline.layers.keys() & observation.layers.keys()
-    known = {"", *common, *observation.inputs, *observation.constants}
-    return frozenset(point.key for point in observation.points if not known.issuperset(point.inputs))
+def _on_same_inputs(baseline: Baseline, observation: Observation) -> frozenset[str]:
+    """Return the layers whose inputs, weights aside, are the same to the bit."""
+    same = {"", *observation.constants}
+    for old, new in ((baseline.inputs, observation.inputs), (_prints(baseline), observation.layers)):
+        same.update(key for key, seen in new.items() if key in old and old[key].digest == seen.digest)
+    return frozenset(point.key for point in observation.points if same.issuperset(point.inputs))
+
+
+def _prints(baseline: Baseline) -> dict[str, Fingerprint]:
+    return {key: entry.seen for key, entry in baseline.layers.items()}
 
 
 def _other_inputs(baseline: Baseline, observation: Observation) -> tuple[str, ...]:

@@ -18,6 +18,10 @@ MOST = 0.5
 """No limit is wider: a check that lets everything pass is none."""
 
 
+SPREAD = 3.0
+"""The distance of two fingerprints is an estimate; one in three million is over three times too large."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What a test asks for, see Checker.check. tolerances: of the call; project: those of pyproject.toml."""
@@ -77,7 +81,7 @@ def _allowed(case: Case, target: Target, feeds: Feeds) -> dict[str, Allowance]:
     except GraphdocError:
         return {}
     return {
-        layer.value: Allowance(min(layer.limit.value, MOST), min(layer.own_limit.value, MOST))
+        layer.value: Allowance(*(min(SPREAD * limit.value, MOST) for limit in (layer.limit, layer.own_limit)))
         for layer in result.layers
         if layer.limit is not None and layer.own_limit is not None
     }

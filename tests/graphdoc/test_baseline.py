@@ -171,7 +171,7 @@ def test_the_first_layer_that_changed_is_blamed_and_those_after_it_are_not() -> 
     assert not result
     assert [layer.status for layer in result.layers] == [Status.AGREES, Status.OWN, Status.INHERITED]
     assert result.first_divergence is result.layers[1]
-    assert "its inputs agree" in result.verdict.sentence
+    assert "its inputs are the same" in result.verdict.sentence
     assert ("output", "c    error 0.10, limit 7.6e-6") in result.verdict.facts
 
 

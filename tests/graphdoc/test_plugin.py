@@ -60,7 +60,7 @@ def test_the_life_of_a_baseline(pytest_run: Run, one_test: pathlib.Path) -> None
     assert other.ret == 1
     other.stdout.fnmatch_lines(
         [
-            "✗ differs   from #2 of 4 on; its inputs agree with the baseline, so the layer itself changed",
+            "✗ differs   from #2 of 4 on; its inputs are the same to the bit, so the layer itself *",
             "*where   #2 Mul  node_mul_2",
             "*own     0.001*, * × its limit of *",
             "*change  RMS *",

@@ -29,7 +29,7 @@ COLORS = {"✓": "green", "✗": "red", "↳": "blue", "∅": "yellow", "▲": "
 
 FEWEST_RUNS = 3
 CERTAIN = 2.0
-"""With fewer runs than these a difference is named only from this ratio on."""
+"""With fewer runs, or where the runs of both sides overlap, a difference is named only from this ratio on."""
 
 DIFFERENCE = 0.03
 """Two latencies closer than this share of the first are called the same."""
@@ -250,8 +250,8 @@ def latency_change(a: Latency | None, b: Latency | None) -> str:
     ratio = b.median / a.median
     if abs(ratio - 1) < DIFFERENCE:
         return "≈ same"
-    few = min(a.runs, b.runs) < FEWEST_RUNS and max(ratio, 1 / ratio) < CERTAIN
-    if few or (a.low <= b.high and b.low <= a.high):
+    blurred = min(a.runs, b.runs) < FEWEST_RUNS or (a.low <= b.high and b.low <= a.high)
+    if blurred and max(ratio, 1 / ratio) < CERTAIN:
         return "not clear"
     return f"{number(ratio, 3)} × A"
 

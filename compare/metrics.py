@@ -391,5 +391,5 @@ _EPSILONS = {
 
 @cache
 def epsilon(dtype: Any) -> float:
-    """Return the gap between 1 and the next number of a float dtype; 0 for integers, bools, strings and ""."""
+    """Return the gap between 1 and the next number of a float dtype; 0 for others, and for ""."""
     return _EPSILONS.get(dtype if isinstance(dtype, str) else np.dtype(dtype).name, 0.0)

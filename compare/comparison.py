@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from graphdoc.compare.causes import Suspect, explain
+from graphdoc.compare.changes import Changes
 from graphdoc.compare.environment import environment, memory_available
-from graphdoc.compare.examine import Scene, examine, measure_noise
+from graphdoc.compare.examine import MOST, Scene, examine, measure_noise
 from graphdoc.compare.feeds import feeds_for
 from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
 from graphdoc.compare.hashing import hash_value
@@ -40,7 +41,7 @@ class Options:
     ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
-    command, model: what to type to repeat the comparison, and the reference as it was typed.
+    command: what to type to repeat the comparison. model, suspect: the reference and the test as typed.
     """
 
     ref: str = "ort"
@@ -54,6 +55,7 @@ class Options:
     latency: bool = True
     command: str = ""
     model: str = ""
+    suspect: str = ""
 
     @property
     def tolerance(self) -> Tolerance | None:
@@ -116,7 +118,17 @@ def compare(
         )
     wanted = {point.key for point in chosen}
     rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
+    evidence.changes = _changes(rows, ref, test)
     return _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
+
+
+def _changes(rows: Sequence[tuple[Finding, Judgement]], ref: Target, test: Target) -> dict[str, str]:
+    """Return what the two models do differently at the layers that are wrong by themselves."""
+    wrong = [f.point.key for f, j in rows if j.status in (Status.OWN, Status.NAN)]
+    if test is ref or not wrong:
+        return {}
+    changes = Changes(ref, test)
+    return {key: changes.at(key) for key in wrong[:MOST]}
 
 
 def _warm(runner: Runner) -> Runner:
@@ -290,7 +302,17 @@ def _result(
     layers = tuple(_layer(f, j, index, evidence, runners) for f, j in rows)
     model = options.model or sides[0].model
     command = options.command or f"graphdoc compare {model}"
-    case = Case(layers, sides[0], sides[1], skipped, len(inputs.feeds), inputs.seed, command, model)
+    case = Case(
+        layers,
+        sides[0],
+        sides[1],
+        skipped,
+        len(inputs.feeds),
+        inputs.seed,
+        command,
+        model,
+        options.suspect or model,
+    )
     return Comparison(
         verdict=verdict(case),
         layers=layers,
@@ -317,7 +339,7 @@ def _layer(
     dtype = finding.dtype if finding.dtype in ("", finding.dtype_b) else f"{finding.dtype}/{finding.dtype_b}"
     notes = [judged.note]
     if judged.status in (Status.OWN, Status.NAN):
-        notes += finding.notes
+        notes += [evidence.changes.get(point.key, ""), *finding.notes]
         farther = "" if truth_a is None or truth_b is None else runners[truth_b > truth_a]
         notes.append(explain(Suspect(point.op, finding.dtype_b, finding.metrics, farther)))
     if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:

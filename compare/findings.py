@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Finding:
-    """What was measured of one layer.
+    """What was measured of one layer. op_b: B's operator, where it is another model.
 
     metrics: B against A as run; None with ``mismatch`` (why they cannot be held side by side) or ``absent``
     (why there is no value). own, own_metrics: B on A's inputs against A. inherited: B as run against B on
@@ -32,6 +32,7 @@ class Finding:
     """
 
     point: Point
+    op_b: str = ""
     dtype: str = ""
     dtype_b: str = ""
     shape: tuple[int, ...] | None = None
@@ -85,7 +86,10 @@ def measure_all(
             group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
             pending = pool.submit(_forced, b, feeds[1], run_a, run_b, group, feeding)
             _keep(result, run_a, run_b, outputs)
-            found = [_total(point, run_a, run_b, shapes, tolerance) for point in group]
+            found = [
+                _total(Finding(point, feeding[point.key].op), run_a, run_b, shapes, tolerance)
+                for point in group
+            ]
             for finding in found:
                 _widen(finding, len(feeding[finding.point.key].between))
             forced = pending.result().values
@@ -166,13 +170,13 @@ def _as_dtype(value: Any, pattern: Any) -> Any:
 
 
 def _total(
-    point: Point,
+    finding: Finding,
     run_a: Run,
     run_b: Run,
     shapes: Mapping[str, tuple[int, ...]],
     tolerance: Tolerance | None,
 ) -> Finding:
-    finding = Finding(point)
+    point = finding.point
     finding.time_a, finding.time_b = run_a.timings.get(point.key), run_b.timings.get(point.key)
     finding.absent = _unspecified(point) or _absence(point, run_a, "A") or _absence(point, run_b, "B")
     if finding.absent:
@@ -195,7 +199,8 @@ def _total(
 
 def _is_nothing(finding: Finding, rms: float) -> bool:
     """Whether a bounded function's approximation went all the way to 0 where the other one did not."""
-    return finding.point.op in BOUNDED and rms < epsilon(finding.dtype) / 2
+    bounded = finding.point.op in BOUNDED and finding.op_b == finding.point.op
+    return bounded and rms < epsilon(finding.dtype) / 2
 
 
 def _widen(finding: Finding, between: int) -> None:
@@ -210,7 +215,8 @@ def _limit(finding: Finding, shapes: Mapping[str, tuple[int, ...]], rms_a: float
     point = finding.point
     inputs = [shapes.get(name) for name in point.inputs]
     dtype = finding.dtype_b if _coarser(finding.dtype_b, finding.dtype) else finding.dtype
-    return own_limit(point.op, dtype, inputs, finding.shape, rms_a)
+    op = point.op if finding.op_b == point.op or point.op not in BOUNDED else ""
+    return own_limit(op, dtype, inputs, finding.shape, rms_a)
 
 
 def _measure_own(finding: Finding, left: Any, right: Any, forced: Any, tolerance: Tolerance | None) -> None:

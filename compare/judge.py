@@ -42,13 +42,14 @@ class Evidence:
 
     own_limits: limits widened by measured conditioning. noise: error of the value when every layer rounds
     differently. truth: distances of A and of B from float64. ties: how often another index among equal
-    values was picked. ran_noise: whether noise was measured at all.
+    values was picked. changes: what the two models do differently at a layer.
     """
 
     own_limits: dict[str, Limit] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
     truth: dict[str, tuple[float, float]] = field(default_factory=dict)
     ties: dict[str, int] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -175,7 +176,7 @@ def _status(
     if _own_fault(finding, so_far.own_limit, user=user):
         return _blame(finding)
     if not _differs(finding, so_far.limit, user=user):
-        return Status.AGREES, ""
+        return _agreement(finding, so_far, user=user)
     if so_far.unreliable:
         return Status.REMARK, f"depends on {so_far.unreliable}"
     if so_far.noise > CHAOS and finding.metrics is not None and not user:
@@ -183,6 +184,14 @@ def _status(
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
         return Status.OWN, finding.mismatch or "its inputs agree"
     return Status.INHERITED, finding.mismatch
+
+
+def _agreement(finding: Finding, so_far: Judgement, *, user: bool) -> tuple[Status, str]:
+    """Agree, unless the limit is so wide that it would let anything pass."""
+    error = finding.metrics.error if finding.metrics else 0.0
+    if user or error <= CHAOS or so_far.limit.value == 0 or "float" not in finding.dtype:
+        return Status.AGREES, ""
+    return Status.REMARK, f"{UNSURE}: its limit is {number(so_far.limit.value)}, {so_far.limit.reason}"
 
 
 def _own_fault(finding: Finding, limit: Limit, *, user: bool) -> bool:

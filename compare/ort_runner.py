@@ -22,7 +22,7 @@ except (ImportError, OSError, AttributeError) as missing:
     fault = "is not installed" if absent else f"cannot be used: {missing}"
     raise RunnerError(
         f"runner 'ort' is not available: onnxruntime {fault}",
-        next_step='pip install "onnx-graphdoc[ort]"      or      --ref reference',
+        next_step="pip install onnxruntime      or      --ref reference",
     ) from missing
 
 from graphdoc.compare.ort_nested import Nested

@@ -10,12 +10,11 @@ from onnx import numpy_helper
 
 from graphdoc.compare import derived
 from graphdoc.compare.ort_session import OrtSession, SessionFactory
-from graphdoc.compare.target import bodies, captures, first_output, is_constant
+from graphdoc.compare.target import Constants, bodies, captures, first_output, is_constant, own_constants
 from graphdoc.compare.types import type_of
 from graphdoc.engine.scope import MAIN, enter, qualified
 
 Env = Mapping[str, Any]
-Constants = dict[str, onnx.TensorProto | onnx.NodeProto]
 
 
 class UnreachableError(Exception):
@@ -46,7 +45,7 @@ class Scope:
     _sessions: dict[Any, OrtSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = {**self.constants, **_own_constants(self.graph)}
+        own = {**self.constants, **own_constants(self.graph)}
         self.known = own
         self.layers = {
             name for node in self.graph.node if not is_constant(node) for name in node.output if name
@@ -172,12 +171,6 @@ class Scope:
 def has_taps(scope: Scope, taps: Collection[str]) -> bool:
     """Whether any tap lies in the scope or deeper."""
     return any(tap.startswith(scope.path) for tap in taps)
-
-
-def _own_constants(graph: onnx.GraphProto) -> Constants:
-    found: Constants = {tensor.name: tensor for tensor in graph.initializer}
-    found.update((node.output[0], node) for node in graph.node if is_constant(node))
-    return found
 
 
 def _without_shape(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:

@@ -13,6 +13,9 @@ from graphdoc.engine.scope import MAIN, enter, qualified
 from graphdoc.surgeon.model import Source
 from graphdoc.surgeon.reader import read_model
 
+Constants = dict[str, onnx.TensorProto | onnx.NodeProto]
+"""Initializers and Constant nodes by name."""
+
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """Operators whose subgraphs are looked into, and the attributes that hold them."""
 
@@ -37,10 +40,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Feeding:
-    """Where a layer's inputs come from: values known on both sides, and values computed in between."""
+    """Where a layer's inputs come from: values known on both sides, and values computed in between.
+
+    op: the layer's own operator.
+    """
 
     sources: tuple[str, ...]
     between: tuple[str, ...]
+    op: str
 
 
 class Target:
@@ -104,12 +111,19 @@ def _feeding(point: Point, makers: Mapping[str, Point], paired: Collection[str])
         elif name not in between:
             between[name] = None
             left.extend(maker.inputs)
-    return Feeding(tuple(sources), tuple(between))
+    return Feeding(tuple(sources), tuple(between), point.op)
 
 
 def is_constant(node: onnx.NodeProto) -> bool:
     """Whether a node is a literal rather than a layer."""
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+
+
+def own_constants(graph: onnx.GraphProto) -> Constants:
+    """Return the initializers and Constant nodes of a graph by name."""
+    found: Constants = {tensor.name: tensor for tensor in graph.initializer}
+    found.update((node.output[0], node) for node in graph.node if is_constant(node))
+    return found
 
 
 def first_output(node: onnx.NodeProto) -> str:

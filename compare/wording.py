@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphdoc.compare.causes import HALF_MAX
-from graphdoc.compare.judge import UNSURE
+from graphdoc.compare.judge import UNSURE, is_wrong
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
+
+HIDDEN = 0.1
+"""A layer hides an error if less than this share of it comes out."""
 
 CLOSER = 3.0
 """One side is called closer to float64 only if its distance is smaller by this factor."""
@@ -18,7 +21,8 @@ CLOSER = 3.0
 class Case:
     """What the verdict is worded from.
 
-    commands: of this comparison without options for output, and of its two models, for the next steps.
+    command: of this comparison without options for output. model, suspect: the reference and the test as they
+    were typed, for the next steps.
     """
 
     layers: Sequence[Layer]
@@ -29,6 +33,7 @@ class Case:
     seed: int | None
     command: str
     model: str
+    suspect: str
 
 
 def verdict(case: Case) -> Verdict:
@@ -176,6 +181,8 @@ def _say_agrees(case: Case, first: Layer | None) -> str:
     agreeing = sum(x.status is Status.AGREES for x in compared)
     dtype = _dtypes(compared)
     how = f"within {dtype} rounding" if dtype else "exactly"
+    if any(x.limit and x.limit.reason.startswith("given") for x in compared):
+        how = "within the given tolerance"
     text = f"{group(agreeing)} of {group(len(compared))} layers agree {how}"
     near = max(compared, key=lambda x: (x.of_limit or 0.0, -x.index))
     if near.of_limit:
@@ -185,9 +192,13 @@ def _say_agrees(case: Case, first: Layer | None) -> str:
 
 def _hider(layers: Sequence[Layer], first: Layer | None) -> Layer | None:
     """Return the first layer after the fault, reading a wrong one, that agrees again."""
-    wrong = {x.index for x in layers if x.status in (Status.OWN, Status.INHERITED, Status.NAN)}
+    wrong = {x.index: x.error or 0.0 for x in layers if is_wrong(x.status)}
     after = (x for x in layers if first and x.index > first.index and x.agrees and "float" in x.dtype)
-    return next((x for x in after if wrong.intersection(x.inputs)), None)
+    for layer in after:
+        brought = max((wrong[i] for i in layer.inputs if i in wrong), default=0.0)
+        if (layer.error or 0.0) < HIDDEN * brought:
+            return layer
+    return None
 
 
 def _count(count: int, noun: str) -> str:
@@ -341,4 +352,4 @@ def _next_steps(case: Case, kind: Kind) -> Iterator[tuple[str, str]]:
     if _HEADS[kind][2] == 0:
         return
     yield "Write the page to hand on.", f"{case.command} -o report.html"
-    yield "Look for faults that need no run.", f"graphdoc lint {shlex.quote(case.model)}"
+    yield "Look for faults that need no run.", f"graphdoc lint {shlex.quote(case.suspect)}"

@@ -16,7 +16,7 @@ _PUBLIC = {
     "ComparisonResult": "graphdoc.api",
     "inspect_model": "graphdoc.surgeon.inspect",
     "lint_model": "graphdoc.surgeon.lint",
-    "make_inputs": "graphdoc.compare.inputs",
+    "make_inputs": "graphdoc.api",
     "GraphdocError": "graphdoc.engine.errors",
 }
 
@@ -25,7 +25,7 @@ __all__ = ["__version__", *_PUBLIC]
 if TYPE_CHECKING:
     from graphdoc.api import ComparisonResult as ComparisonResult
     from graphdoc.api import compare_models as compare_models
-    from graphdoc.compare.inputs import make_inputs as make_inputs
+    from graphdoc.api import make_inputs as make_inputs
     from graphdoc.engine.errors import GraphdocError as GraphdocError
     from graphdoc.session import Session as Session
     from graphdoc.surgeon.inspect import inspect_model as inspect_model

@@ -9,11 +9,13 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.compare.comparison import Options, compare, require_layers
-from graphdoc.compare.inputs import Inputs, load_inputs, make_inputs, parse_shapes
+from graphdoc.compare.inputs import Inputs, load_inputs, parse_shapes
+from graphdoc.compare.inputs import make_inputs as inputs_for
 from graphdoc.compare.result import Comparison
 from graphdoc.compare.target import Target
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.reports.files import write_text
+from graphdoc.reproduce import command_line
 from graphdoc.surgeon.model import Source, open_source
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Source
@@ -99,24 +101,54 @@ def compare_models(
     """
     target_a = Target(open_source(model))
     target_b = target_a if test is None else Target(open_source(test))
+    chosen = (taps,) if isinstance(taps, str) else tuple(taps)
+    typed = command_line(
+        model,
+        test,
+        ref=ref,
+        test_runner=test_runner,
+        taps=chosen,
+        inputs=inputs,
+        shapes=shapes,
+        seed=seed,
+        rtol=rtol,
+        atol=atol,
+    )
     options = Options(
         ref=ref,
         test=test_runner,
-        taps=(taps,) if isinstance(taps, str) else tuple(taps),
+        taps=chosen,
         rtol=rtol,
         atol=atol,
         threads=threads,
         seed=seed,
         memory=memory,
         latency=latency,
-        command=command,
-        model=os.fspath(model) if isinstance(model, str | os.PathLike) else "",
+        command=command or typed,
+        model=_as_typed(model),
+        suspect=_as_typed(test),
     )
     result = compare(
         target_a, target_b, lambda: resolve_inputs(target_a, inputs, shapes, seed), options, progress
     )
     require_layers(result)
     return as_result(result)
+
+
+def make_inputs(
+    model: Model, *, shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None = None, seed: int = 0
+) -> Inputs:
+    """Return seeded inputs that suit a model, as a comparison without ``inputs`` uses them.
+
+    model: a path, bytes, ModelProto or onnx_ir.Model. shapes: as for :func:`compare_models`.
+
+    Raises ModelError, UsageError.
+    """
+    return resolve_inputs(Target(open_source(model)), None, shapes, seed)
+
+
+def _as_typed(model: Model | None) -> str:
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else ""
 
 
 def resolve_inputs(
@@ -128,7 +160,7 @@ def resolve_inputs(
     """Return the inputs of a run: given arrays, a file, or seeded ones. Raises InputError, UsageError."""
     sizes = dict(shapes) if isinstance(shapes, Mapping) else parse_shapes(shapes or ())
     if inputs is None:
-        return make_inputs(target.model, shapes=sizes, seed=seed)
+        return inputs_for(target.model, shapes=sizes, seed=seed)
     if isinstance(inputs, Mapping):
         check_feeds(target.model, inputs)
         return Inputs(dict(inputs), dict.fromkeys(inputs, "given in Python"), None)

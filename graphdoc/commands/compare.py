@@ -1,6 +1,5 @@
 """``graphdoc compare``."""
 
-import shlex
 from importlib import import_module
 from typing import Any
 
@@ -81,28 +80,10 @@ def command(**options: Any) -> int:
             seed=options["seed"],
             threads=options["threads"],
             memory=parse_size(options["memory"]),
-            command=command_line(options),
             progress=progress,
         )
     write(result, options)
     return int(result.verdict.exit_code)
-
-
-def command_line(options: dict[str, Any]) -> str:
-    """Return what to type to repeat the comparison, output options left out."""
-    words = ["graphdoc", "compare", options["ref"], *([options["test"]] if options["test"] else [])]
-    pairs: list[tuple[str, Any]] = [
-        ("--ref", options["ref_runner"] if options["ref_runner"] != "ort" else None),
-        ("--test", options["test_runner"] if options["test_runner"] != "engine" else None),
-        *(("--taps", tap) for tap in options["taps"] if options["taps"] != ("all",)),
-        ("--inputs", options["inputs"]),
-        *(("--shape", shape) for shape in options["shapes"]),
-        ("--seed", options["seed"] or None),
-        ("--rtol", options["rtol"]),
-        ("--atol", options["atol"]),
-    ]
-    words += [word for name, value in pairs if value is not None for word in (name, str(value))]
-    return shlex.join(words)
 
 
 def write(result: Any, options: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _ort() -> tuple[str, str]:
 
         providers = ", ".join(onnxruntime.get_available_providers())
     except ModuleNotFoundError:
-        return "not installed", '✗ pip install "onnx-graphdoc[ort]"'
+        return "not installed", "✗ pip install onnxruntime"
     except (ImportError, OSError, AttributeError) as error:
         return f"cannot be used: {str(error).splitlines()[0][:60]}", "✗ reinstall onnxruntime"
     return f"{onnxruntime.__version__}  {providers}", "✓ usable"

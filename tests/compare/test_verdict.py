@@ -412,3 +412,66 @@ def test_whole_numbers_agree_exactly() -> None:
     result = compare_models(proto, inputs={"x": np.arange(4)}, latency=False)
 
     assert result.verdict.sentence == "1 of 1 layers agree exactly"
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "words"),
+    [
+        ("mlp", lambda m: scaled(m, "w2"), "w2 of B is 1.01000 × A's"),
+        ("mlp", lambda m: changed(m, "hb", op_type="Sub"), "Add in A is Sub in B"),
+        ("convolutions", lambda m: changed(m, "n1", epsilon=1e-3), "epsilon is 1e-05 in A, 0.001 in B"),
+        ("quantised", lambda m: scaled(m, "sw", 2), "sw is 0.0100000 in A, 0.0200000 in B"),
+    ],
+)
+def test_what_was_changed_in_the_layer_is_told(name: str, plant: Any, words: str) -> None:
+    result = compare_models(
+        BUILDERS[name](), plant(BUILDERS[name]()), FEEDS[name], test_runner="ort", latency=False
+    )
+
+    assert result.first_divergence is not None
+    assert result.first_divergence.note == words
+    assert ("why", words) in result.verdict.facts
+
+
+def test_another_wiring_is_told() -> None:
+    a, b = graph("n = Neg(x) s = Add(n, x) y = Mul(s, n)"), graph("n = Neg(x) s = Add(n, x) y = Mul(s, x)")
+
+    result = compare_models(a, b, {"x": np.full(4, 3, np.float32)}, test_runner="ort", rtol=0, latency=False)
+
+    assert result or result.first_divergence is not None
+    other = compare_models(
+        graph("n = Exp(x) y = Mul(n, n)"),
+        graph("n = Exp(x) y = Mul(n, x)"),
+        {"x": np.full(4, 3, np.float32)},
+        test_runner="ort",
+        latency=False,
+    )
+    assert other.first_divergence is not None
+    assert other.first_divergence.note == "A reads n where B reads x"
+
+
+def test_a_value_without_signal_does_not_agree_by_a_wide_limit() -> None:
+    """Sigmoid far below 0 is nearly 0: another operator there is a fault, another sigmoid not judged."""
+    x = {"x": np.full(4, -17, np.float32)}
+
+    swapped = compare_models(
+        graph("y = Sigmoid(x)"), graph("y = Relu(x)"), x, test_runner="ort", latency=False
+    )
+    same = compare_models(graph("y = Sigmoid(x)"), inputs=x, ref="truth", test_runner="ort", latency=False)
+
+    assert not swapped
+    assert "Sigmoid in A is Relu in B" in dict(swapped.verdict.facts)["why"]
+    assert same
+    assert same.layers[0].status in (Status.REMARK, Status.AGREES)
+
+
+def test_the_next_commands_repeat_what_was_compared(tmp_path: Any) -> None:
+    good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
+    onnx.save(models.mlp(), good)
+    onnx.save(scaled(models.mlp(), "w2"), bad)
+
+    result = compare_models(good, bad, shapes={"x": (4, 16)}, test_runner="ort", latency=False)
+
+    commands = [command for _, command in result.verdict.next_steps]
+    assert commands[0] == f"graphdoc compare {good} {bad} --test ort --shape x=4x16 -o report.html"
+    assert commands[1] == f"graphdoc lint {bad}"

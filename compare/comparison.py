@@ -98,7 +98,7 @@ def compare(
 
     Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
     """
-    settings = RunnerOptions(options.threads, options.seed)
+    settings = RunnerOptions(options.threads, options.seed, options.latency)
     chosen = choose(ref, test, options.taps)
     measured_points = chosen if options.tolerance else choose(ref, test, ("all",))
     with ExitStack() as opened:

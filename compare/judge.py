@@ -179,6 +179,8 @@ def _status(
         return _agreement(finding, so_far, user=user)
     if so_far.unreliable:
         return Status.REMARK, f"depends on {so_far.unreliable}"
+    if so_far.coarse and so_far.limit.value > CHAOS and finding.metrics is not None and not user:
+        return Status.REMARK, f"{UNSURE}: steps of 8 bits alone may move it by {number(so_far.limit.value)}"
     if so_far.noise > CHAOS and finding.metrics is not None and not user:
         return Status.REMARK, f"{UNSURE}: rounding alone moves it by {number(so_far.noise)}"
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):

@@ -45,7 +45,9 @@ class OrtRunner:
         self.settings = f"{providers[0]}; graph optimisations on for whole runs, off for taps"
         self._target = target
         path = target.source.path
-        self._factory = SessionFactory(providers, str(path.parent) if path else "", options.threads)
+        self._factory = SessionFactory(
+            providers, str(path.parent) if path else "", options.threads, options.times
+        )
         self._warming: threading.Thread | None = None
         self._open = ExitStack()
 

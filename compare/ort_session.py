@@ -85,12 +85,14 @@ class OrtSession:
 class SessionFactory:
     """How sessions of one model are opened.
 
-    folder: where its external data lies, "" when there is none. threads: 0 for the default.
+    folder: where its external data lies, "" when there is none. threads: 0 for the default. times: whether
+    sessions that ``profile`` do.
     """
 
     providers: tuple[str, ...]
     folder: str = ""
     threads: int = 0
+    times: bool = True
 
     def open(self, model: bytes | str, *, optimise: bool, profile: bool = False) -> OrtSession:
         """Open a session on a serialised model or a path. Raises RunnerError when the model is refused."""
@@ -105,7 +107,7 @@ class SessionFactory:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", self.folder
             )
-        scratch = tempfile.TemporaryDirectory(prefix="graphdoc-") if profile else None
+        scratch = tempfile.TemporaryDirectory(prefix="graphdoc-") if profile and self.times else None
         if scratch is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(pathlib.Path(scratch.name) / "ort")

@@ -66,10 +66,14 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """threads: intra-operator threads, 0 for the runner's default. seed: for random operators."""
+    """threads: intra-operator threads, 0 for the runner's default. seed: for random operators.
+
+    times: tell the seconds per layer where that costs extra.
+    """
 
     threads: int = 0
     seed: int = 0
+    times: bool = True
 
 
 Factory = Callable[[Target, RunnerOptions], Runner]

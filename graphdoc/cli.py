@@ -22,7 +22,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" and not a traceback
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    if arguments is not None:
+        sys.exit(code)
+    _leave(code)
+
+
+def _leave(code: int) -> None:
+    """End the process without taking hundreds of megabytes of values apart, which takes 0.2 s."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 3
+    os._exit(code)
 
 
 def _replace_closed_streams() -> None:

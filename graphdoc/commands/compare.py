@@ -80,6 +80,7 @@ def command(**options: Any) -> int:
             seed=options["seed"],
             threads=options["threads"],
             memory=parse_size(options["memory"]),
+            latency=any(targets.values()),
             progress=progress,
         )
     write(result, options)

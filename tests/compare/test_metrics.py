@@ -1,6 +1,7 @@
 """Metrics against plain float64 formulas."""
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -193,3 +194,22 @@ def test_large_values_without_a_gap_are_no_mask() -> None:
     a = np.geomspace(1, 1e6, 200, dtype=np.float32)
 
     assert measure(a, a * np.float32(1.01)).rms_a == pytest.approx(np.sqrt(np.mean(a.astype(float) ** 2)))
+
+
+@given(
+    hnp.arrays(
+        np.int64,
+        hnp.array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=4),
+        elements=st.integers(-9, 9),
+    )
+)
+@settings(deadline=None)
+def test_few_equal_numbers_give_the_figures_of_the_long_way(values: np.ndarray) -> None:
+    """The shortcut for shapes and indices agrees with the walk, which the same numbers as float64 take."""
+    wide = values.astype(np.float64)
+
+    short, long = measure(values, values.copy()), measure(wide, wide.copy())
+
+    assert replace(short, ulp=None, cosine=None) == replace(long, ulp=None, cosine=None)
+    assert short.cosine == pytest.approx(long.cosine)
+    assert distance(values, values) == pytest.approx(distance(wide, wide))

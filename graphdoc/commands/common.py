@@ -29,7 +29,7 @@ THREADS = click.IntRange(min=0, max=512)
 """ONNX Runtime starts all of them at once, several times over; thousands bring a machine to a halt."""
 
 _INPUT_OPTIONS = (
-    click.option("--inputs", metavar="FILE", help="Inputs: .npz, .npy, .pb, or a folder of .pb test data."),
+    click.option("--inputs", metavar="FILE", help="Inputs: .npz, .npy, .pb, .json, a folder of .pb files."),
     click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224", help="Shape of an input."),
     click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of inputs that are made up."),
 )

@@ -155,18 +155,24 @@ class DryRun:
         function = self._model.functions.get(node.op_identifier())
         if function is not None:
             return self._function(function, node, inputs, frame, arguments)
+        if node.op_type == "Constant" and node.domain in DEFAULT_DOMAIN:
+            return [self._constant_node(node, opsets, arguments)]
         prepared = self._prepare(node, opsets, arguments)
         control = _CONTROL.get(node.op_type) if node.domain in DEFAULT_DOMAIN else None
         if control is not None:
             return control(self, prepared, inputs, Scope(frame, opsets, arguments))
-        if node.op_type == "Constant" and node.domain in DEFAULT_DOMAIN:
-            return [self._constant_node(prepared)]
         return operator(prepared, inputs)
 
-    def _constant_node(self, prepared: Prepared) -> Content:
-        value = prepared.node.outputs[0]
+    def _constant_node(
+        self, node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir.Attr]
+    ) -> Content:
+        value = node.outputs[0]
         if value not in self._constants:
-            self._constants[value] = constant_result(prepared)
+            tensor = node.attributes.get("value")
+            if tensor is not None and tensor.type == ir.AttributeType.TENSOR:
+                self._constants[value] = known(tensor.value)
+            else:
+                self._constants[value] = constant_result(self._prepare(node, opsets, arguments))
         return self._constants[value]
 
     def _prepare(

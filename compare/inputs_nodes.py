@@ -119,9 +119,7 @@ def known(tensor: Any) -> Content:
 
 
 def constant_result(prepared: Prepared) -> Content:
-    tensor = prepared.node.attributes.get("value")
-    if tensor is not None and tensor.type == ir.AttributeType.TENSOR:
-        return known(tensor.value)
+    """Return what a Constant without a tensor holds: numbers, strings, a sparse tensor."""
     result = _evaluate(prepared, [])
     return result[0] if result else None
 

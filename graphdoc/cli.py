@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" and not a traceback
     code = run(list(sys.argv[1:] if arguments is None else arguments))
-    if arguments is not None:
-        sys.exit(code)
-    _leave(code)
+    if arguments is None and "numpy" in sys.modules:
+        _leave(code)
+    sys.exit(code)
 
 
 def _leave(code: int) -> None:

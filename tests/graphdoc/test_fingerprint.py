@@ -22,9 +22,10 @@ def true_distance(a: Any, b: Any) -> float:
 def test_the_estimate_is_near_the_truth(size: int) -> None:
     """Over many pairs the mean square of estimate ÷ truth is 1, and no estimate is far off."""
     ratios = []
+    rng = np.random.default_rng(size)
     for _ in range(200 if size < 100_000 else 20):
-        a = RNG.standard_normal(size)
-        b = a + 1e-3 * RNG.standard_normal(size)
+        a = rng.standard_normal(size)
+        b = a + 1e-3 * rng.standard_normal(size)
         ratios.append(distance(fingerprint(a), fingerprint(b)) / true_distance(a, b))
 
     assert np.sqrt(np.mean(np.square(ratios))) == pytest.approx(1.0, abs=0.25)
@@ -56,11 +57,14 @@ def test_one_wrong_element_among_a_million_is_seen_exactly(place: int) -> None:
     ids=["reversed", "shifted", "negated", "sorted", "transposed", "blocks swapped", "scaled"],
 )
 def test_structured_changes_are_seen(change: Any) -> None:
-    """What keeps norm, or all elements, is still far away."""
-    a = RNG.standard_normal(32768)
-    b = change(a)
+    """What keeps norm, or all elements, is as far away as it is, over 20 values; one estimate has 4 sums."""
+    ratios = []
+    for seed in range(20):
+        a = np.random.default_rng(seed).standard_normal(32768)
+        b = change(a)
+        ratios.append(distance(fingerprint(a), fingerprint(b)) / true_distance(a, b))
 
-    assert distance(fingerprint(a), fingerprint(b)) > true_distance(a, b) / 3
+    assert 0.6 < np.sqrt(np.mean(np.square(ratios))) < 1.5
 
 
 @pytest.mark.parametrize("size", range(1, SHORT + 1))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import onnx
@@ -101,33 +101,20 @@ def compare_models(
     """
     target_a = Target(open_source(model))
     target_b = target_a if test is None else Target(open_source(test))
-    chosen = (taps,) if isinstance(taps, str) else tuple(taps)
-    typed = command_line(
-        model,
-        test,
-        ref=ref,
-        test_runner=test_runner,
-        taps=chosen,
-        inputs=inputs,
-        shapes=shapes,
-        seed=seed,
-        rtol=rtol,
-        atol=atol,
-    )
     options = Options(
         ref=ref,
         test=test_runner,
-        taps=chosen,
+        taps=(taps,) if isinstance(taps, str) else tuple(taps),
         rtol=rtol,
         atol=atol,
         threads=threads,
         seed=seed,
         memory=memory,
         latency=latency,
-        command=command or typed,
         model=_as_typed(model),
         suspect=_as_typed(test),
     )
+    options = replace(options, command=command or command_line(model, test, options, inputs, shapes))
     result = compare(
         target_a, target_b, lambda: resolve_inputs(target_a, inputs, shapes, seed), options, progress
     )

@@ -5,6 +5,7 @@ that ``graphdoc --help`` loads neither onnx nor NumPy (nor click, see :mod:`grap
 """
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -86,6 +87,8 @@ def _command(arguments: list[str], *, debug: bool) -> int:
     defer_sympy()
     # NumPy's BLAS threads and ONNX Runtime's, which spin on after a run, would fight for the same cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # a graph is a million small objects that all stay: looking through them again and again takes 5 %
+    gc.set_threshold(100_000, 50, 100)
     try:
         result = root.main(arguments, prog_name="graphdoc", standalone_mode=False)
     except GraphdocError as error:

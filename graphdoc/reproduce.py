@@ -5,21 +5,15 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-DEFAULTS = {"ref": "ort", "test": "engine", "taps": ("all",), "seed": 0}
+from graphdoc.compare.comparison import Options
 
 
 def command_line(
     model: Any,
     test: Any,
-    *,
-    ref: str,
-    test_runner: str,
-    taps: Iterable[str],
+    options: Options,
     inputs: Any,
     shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None,
-    seed: int,
-    rtol: float | None,
-    atol: float | None,
 ) -> str:
     """Return the ``graphdoc compare`` that does the same; "" for models that are not files.
 
@@ -28,18 +22,19 @@ def command_line(
     models = [m for m in (model, test) if m is not None]
     if not all(isinstance(m, str | os.PathLike) for m in models):
         return ""
+    usual = Options()
     pairs: list[tuple[str, Any]] = [
-        ("--ref", ref if ref != DEFAULTS["ref"] else None),
-        ("--test", test_runner if test_runner != DEFAULTS["test"] else None),
-        *(("--taps", tap) for tap in taps if tuple(taps) != DEFAULTS["taps"]),
+        ("--ref", options.ref if options.ref != usual.ref else None),
+        ("--test", options.test if options.test != usual.test else None),
+        *(("--taps", tap) for tap in options.taps if options.taps != usual.taps),
         ("--inputs", inputs if isinstance(inputs, str | os.PathLike) else None),
         *(("--shape", text) for text in _shape_texts(shapes)),
-        ("--seed", seed or None),
-        ("--rtol", rtol),
-        ("--atol", atol),
+        ("--seed", options.seed or None),
+        ("--rtol", options.rtol),
+        ("--atol", options.atol),
     ]
-    options = [word for name, value in pairs if value is not None for word in (name, str(value))]
-    return shlex.join(["graphdoc", "compare", *map(os.fspath, models), *options])
+    words = [word for name, value in pairs if value is not None for word in (name, str(value))]
+    return shlex.join(["graphdoc", "compare", *map(os.fspath, models), *words])
 
 
 def _shape_texts(shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None) -> list[str]:

@@ -1,0 +1,405 @@
+"""What a rewrite rule is, and the graph it edits.
+
+A rule is tried at one node, its root. It looks around through a :class:`Context`, and either leaves the graph
+as it is (None: not concerned; :class:`Refusal`: it almost matched, and why not) or edits it through the
+context and returns an :class:`Edit`. Check first, then edit: after the first edit a rule must not refuse.
+
+A rule holds in every run, for every input: what it does not know of shapes, types or contents it must not
+assume. ``Context.facts`` tells what is known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.engine.attributes import decode
+from graphdoc.engine.infer import Facts
+from graphdoc.engine.ops.table import TensorType, canonical_domain
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule that almost matched: why it did not (``--explain`` shows it)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of the graph, in words."""
+
+    text: str
+
+
+class Rule(Protocol):
+    """One rewrite.
+
+    name: what ``--only`` and ``--skip`` take. group: the family, for the report and for ``--only`` too.
+    ops: operators at which it is tried, "Conv" or "com.microsoft::Gelu"; (): at every node.
+    default: False for rules that run on request only.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def ops(self) -> tuple[str, ...]: ...
+    @property
+    def default(self) -> bool: ...
+
+    def apply(self, node: ir.Node, context: "Context") -> Edit | Refusal | None:
+        """Try the rule at a node; edits the graph in place when it matches."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRule:
+    """A rule whose whole meaning is one function; see :func:`rule`."""
+
+    name: str
+    group: str
+    ops: tuple[str, ...]
+    function: Callable[[ir.Node, "Context"], Edit | Refusal | None]
+    default: bool = True
+
+    def apply(self, node: ir.Node, context: "Context") -> Edit | Refusal | None:
+        """Call the function."""
+        return self.function(node, context)
+
+
+Apply = Callable[[ir.Node, "Context"], Edit | Refusal | None]
+
+
+def rule(name: str, group: str, *ops: str, default: bool = True) -> Callable[[Apply], FunctionRule]:
+    """Make the decorated function a rule."""
+    return lambda function: FunctionRule(name, group, ops, function, default)
+
+
+def operator_name(node: ir.Node) -> str:
+    """Return the name of a node's operator as rules spell it: "Conv", "com.microsoft::Gelu"."""
+    domain = canonical_domain(node.domain)
+    return f"{domain}::{node.op_type}" if domain else node.op_type
+
+
+def has_references(node: ir.Node) -> bool:
+    """Whether an attribute of the node refers to a parameter of the function around it."""
+    return any(attribute.is_ref() for attribute in node.attributes.values())
+
+
+class Names:
+    """The names that values and nodes of a model have, so that new ones differ from all of them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken: set[str] = set()
+        self._nodes: set[str] = set()
+        self._next: dict[str, int] = {}
+        for graph in (*model.graphs(), *(function.graph for function in model.functions.values())):
+            self.add(graph)
+
+    def add(self, graph: ir.Graph) -> None:
+        """Note the names of a graph, its subgraphs aside."""
+        self._taken.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
+        for node in graph:
+            self._nodes.add(str(node.name))
+            self._taken.update(str(value.name) for value in node.outputs)
+
+    def value(self, hint: str) -> str:
+        """Return an unused name for a value."""
+        return self._unused(hint, self._taken)
+
+    def node(self, hint: str) -> str:
+        """Return an unused name for a node."""
+        return self._unused(hint, self._nodes)
+
+    def _unused(self, hint: str, taken: set[str]) -> str:
+        name = hint
+        while name in taken or not name:
+            self._next[hint] = self._next.get(hint, 0) + 1
+            name = f"{hint}_{self._next[hint]}"
+        taken.add(name)
+        return name
+
+
+class Context:
+    """The model under the rules: what is known of it, and the ways to edit it.
+
+    facts: shapes, types and contents of values. options: those of :func:`graphdoc.surgeon.simplify.simplify`.
+    root: the main graph or function that is worked on. touched: nodes near an edit, to be tried again.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: Facts,
+        options: Any = None,
+        kept: Callable[[ir.Value | ir.Node], bool] = lambda part: False,
+    ) -> None:
+        self.model = model
+        self.facts = facts
+        self.options = options
+        self.kept = kept
+        self.root: ir.Graph | ir.Function = model.graph
+        self.names = Names(model)
+        self.touched: dict[ir.Node, None] = {}
+
+    # ---- looking around
+
+    def opset(self, domain: str = "") -> int:
+        """Return the version of a domain in the graph that is worked on; 1 where none is stated."""
+        imports = self.root.opset_imports if isinstance(self.root, ir.Function) else self.model.opset_imports
+        domain = canonical_domain(domain)
+        return imports.get(domain, imports.get("ai.onnx", 1) if domain == "" else 1)
+
+    def type_of(self, value: ir.Value | None) -> TensorType:
+        """Return dtype, shape and content as far as they are known."""
+        return self.facts.of(value)
+
+    def array(self, value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+        """Return the content of a value that is the same in every run, else None."""
+        return None if value is None else self.facts.constant(value)
+
+    def attribute(self, node: ir.Node, name: str, default: Any = None) -> Any:
+        """Return an attribute as Python value (strings as str, tensors as arrays), or the default."""
+        found = node.attributes.get(name)
+        return default if found is None or found.is_ref() else decode(found)
+
+    def producer(self, value: ir.Value | None, *ops: str) -> ir.Node | None:
+        """Return the node that makes a value, if it is one of ``ops`` (none given: any operator).
+
+        Nodes whose attributes refer to parameters of a function are no match: their meaning is not known.
+        """
+        node = None if value is None else value.producer()
+        if node is None or has_references(node) or (ops and operator_name(node) not in ops):
+            return None
+        return node
+
+    def is_output(self, value: ir.Value) -> bool:
+        """Whether the value leaves its graph (or subgraph, or function)."""
+        return value.is_graph_output()
+
+    def single_use(self, value: ir.Value) -> bool:
+        """Whether exactly one node of the same graph reads the value, once, and nothing else needs it."""
+        uses = value.uses()
+        if len(uses) != 1 or value.is_graph_output() or self.kept(value):
+            return False
+        return next(iter(uses)).node.graph is value.graph
+
+    def used_outside(self, value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
+        """Whether anything but ``nodes`` needs the value: other nodes, the graph's outputs, ``--keep``."""
+        inside = set(nodes)
+        return (
+            value.is_graph_output()
+            or self.kept(value)
+            or any(usage.node not in inside for usage in value.uses())
+        )
+
+    def unused(self, node: ir.Node) -> bool:
+        """Whether no output of the node is needed."""
+        return not any(value.uses() or value.is_graph_output() or self.kept(value) for value in node.outputs)
+
+    # ---- editing
+
+    def touch(self, *parts: ir.Node | ir.Value | None) -> None:
+        """Have nodes tried again: the nodes given, makers and readers of the values given."""
+        for part in parts:
+            if isinstance(part, ir.Node):
+                self.touched[part] = None
+            elif part is not None:
+                maker = part.producer()
+                if maker is not None:
+                    self.touched[maker] = None
+                self.touched.update(dict.fromkeys(usage.node for usage in part.uses()))
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        outputs: int = 1,
+        domain: str = "",
+        *,
+        like: ir.Node,
+    ) -> list[ir.Value]:
+        """Insert a node before ``like``; return its outputs. Documentation and metadata come from ``like``.
+
+        attributes: Python values, or ``ir.Attr``.
+        """
+        hint = next((str(value.name) for value in like.outputs if value.name), like.op_type)
+        made = [ir.Value(name=self.names.value(f"{hint}_{op.lower()}")) for _ in range(outputs)]
+        node = ir.Node(
+            domain,
+            op,
+            inputs,
+            ir.convenience.convert_attributes(dict(attributes or {})),
+            outputs=made,
+            name=self.names.node(like.name or hint),
+            doc_string=like.doc_string,
+            metadata_props=dict(like.metadata_props),
+        )
+        self._graph_of(like).insert_before(like, node)
+        self.touch(node, *inputs)
+        return made
+
+    def constant(
+        self, array: np.ndarray[Any, Any], like: ir.Value | ir.Node, name: str | None = None
+    ) -> ir.Value:
+        """Return a new constant in the graph of ``like``: an initializer, in functions a Constant node.
+
+        name: a hint; the name becomes one that is not in use.
+        """
+        hint = name or (like.name if isinstance(like, ir.Value) else str(like.outputs[0].name)) or "constant"
+        name = self.names.value(hint)
+        tensor = make_tensor(array, name)
+        graph = like.graph
+        if graph is None:
+            raise ValueError(f"'{hint}' lies in no graph")
+        if isinstance(self.root, ir.Function):
+            return self._constant_node(tensor, like, graph)
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+        )
+        graph.initializers.add(value)
+        return value
+
+    def _constant_node(
+        self, tensor: ir.TensorProtocol, like: ir.Value | ir.Node, graph: ir.Graph
+    ) -> ir.Value:
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+        node = ir.Node(
+            "",
+            "Constant",
+            [],
+            [ir.AttrTensor("value", tensor)],
+            outputs=[value],
+            name=self.names.node(f"{tensor.name}_constant"),
+        )
+        before = like if isinstance(like, ir.Node) else like.producer()
+        if before is None:
+            before = next(iter(graph))
+        graph.insert_before(before, node)
+        return value
+
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Put ``new`` wherever ``old`` is read, in subgraphs and among the outputs too.
+
+        An output keeps its name and declared type: ``new`` takes them over, or an Identity does where ``new``
+        cannot (see :meth:`takes_name`). Nodes that nobody needs any more go when they are visited.
+        """
+        self.touch(old, new)
+        for usage in old.uses():
+            usage.node.replace_input_with(usage.idx, new)
+        if old.is_graph_output():
+            self._replace_output(old, new)
+        self.touch(new)
+
+    def takes_name(self, old: ir.Value, new: ir.Value) -> bool:
+        """Whether ``new`` can stand as a graph output in place of ``old`` without an Identity."""
+        if not old.is_graph_output():
+            return True
+        fixed = new.is_graph_input() or new.is_graph_output() or self.kept(new)
+        return not fixed and new.graph is old.graph
+
+    def _replace_output(self, old: ir.Value, new: ir.Value) -> None:
+        graph = old.graph
+        if graph is None:
+            raise ValueError(f"output '{old.name}' lies in no graph")
+        name = str(old.name)
+        places = [index for index, value in enumerate(graph.outputs) if value is old]
+        final = new
+        if not self.takes_name(old, new):
+            final = ir.Value()
+        old.name = self.names.value(name)
+        final.name = name
+        final.type, final.shape, final.doc_string = old.type, old.shape, old.doc_string
+        final.metadata_props.update(old.metadata_props)
+        if final is not new:
+            self._identity(new, final, old, graph)
+        for index in places:
+            graph.outputs[index] = final
+
+    def _identity(self, new: ir.Value, final: ir.Value, old: ir.Value, graph: ir.Graph) -> None:
+        node = ir.Node("", "Identity", [new], outputs=[final], name=self.names.node(f"{final.name}_identity"))
+        maker = old.producer()
+        if maker is None:
+            graph.append(node)
+        else:
+            graph.insert_after(maker, node)
+        self.touch(node)
+
+    def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        """Let a node read another value; touches who is near."""
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
+        self.touch(node.inputs[index], value, node)
+        node.replace_input_with(index, value)
+        self.facts.forget(*node.outputs)
+
+    def set_attribute(self, node: ir.Node, name: str, value: Any) -> None:
+        """Set an attribute, or remove it (None)."""
+        if value is None:
+            node.attributes.pop(name, None)
+        else:
+            node.attributes[name] = (
+                value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(name, value)
+            )
+        self.touch(node, *node.outputs)
+        self.facts.forget(*node.outputs)
+
+    def remove(self, node: ir.Node) -> None:
+        """Remove a node that nothing needs; whoever made or shares its inputs is tried again."""
+        inputs = [value for value in node.inputs if value is not None]
+        inputs += captured(node)
+        self._graph_of(node).remove(node, safe=True)
+        self.touched.pop(node, None)
+        for inner in inner_nodes(node):
+            for index in range(len(inner.inputs)):
+                inner.replace_input_with(index, None)
+            self.touched.pop(inner, None)
+        self.touch(*inputs)
+
+    def _graph_of(self, node: ir.Node) -> ir.Graph:
+        if node.graph is None:
+            raise ValueError(f"node '{node.name}' lies in no graph")
+        return node.graph
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """Return the graphs in a node's attributes, in order."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute.as_graphs())
+    return found
+
+
+def inner_nodes(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes in a node's subgraphs, nested ones too."""
+    return [inner for graph in subgraphs(node) for inner in graph.all_nodes()]
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """Return the values of enclosing graphs that a node's subgraphs read, each once."""
+    inner = inner_nodes(node)
+    if not inner:
+        return []
+    own = {value for item in inner for value in item.outputs}
+    for graph in (g for item in (node, *inner) for g in subgraphs(item)):
+        own.update(graph.inputs, graph.initializers.values())
+    found = {value: None for item in inner for value in item.inputs if value is not None and value not in own}
+    return list(found)
+
+
+def make_tensor(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:
+    """Return a tensor of the array's own dtype; object arrays of str become string tensors."""
+    if array.dtype == object:
+        texts = [item.encode("utf-8", "surrogateescape") for item in array.reshape(-1)]
+        return ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
+    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)

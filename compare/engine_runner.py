@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from graphdoc import __version__
-from graphdoc.compare.runner import Run, RunnerOptions, Values
+from graphdoc.compare.runner import Run, RunnerOptions, Sink, Values
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.interpreter import Interpreter, Watch, nbytes
@@ -41,10 +41,21 @@ class EngineRunner:
 
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced."""
+        return Run(self._forced(feeds, given, frozenset(taps), None))
+
+    def forced_each(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str], sink: Sink) -> None:
+        """See Runner.forced_each."""
         wanted = frozenset(taps)
-        watch = Watch(taps=wanted, given=given, only=wanted)
+        for key, value in self._forced(feeds, given, wanted, sink).items():
+            sink(key, value)
+
+    def _forced(
+        self, feeds: Mapping[str, Any], given: Values, wanted: frozenset[str], sink: Sink | None
+    ) -> Values:
+        watch = Watch(taps=wanted, given=given, only=wanted, sink=sink)
         found = self.interpreter.run(feeds, watch=watch)
-        return Run({key: value for key, value in found.items() if key in wanted})
+        outputs = frozenset(self.interpreter.output_names) if sink else frozenset()
+        return {key: value for key, value in found.items() if key in wanted and key not in outputs}
 
     def __enter__(self) -> Self:
         return self

@@ -84,7 +84,7 @@ def measure_all(
     with ThreadPoolExecutor(1) as pool:
         while left:
             group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
-            pending = pool.submit(_forced, b, feeds[1], run_a, run_b, group, feeding)
+            pending = pool.submit(_own_errors, b, feeds[1], run_a, run_b, group, feeding, tolerance)
             _keep(result, run_a, run_b, outputs)
             found = [
                 _total(Finding(point, feeding[point.key].op), run_a, run_b, shapes, tolerance)
@@ -92,11 +92,10 @@ def measure_all(
             ]
             for finding in found:
                 _widen(finding, len(feeding[finding.point.key].between))
-            forced = pending.result().values
+            own = pending.result()
             for finding in found:
-                key = finding.point.key
-                if key in forced and not finding.absent:
-                    _measure_own(finding, run_a.values[key], run_b.values[key], forced[key], tolerance)
+                if finding.point.key in own and not finding.absent:
+                    _note_own(finding, own[finding.point.key])
             result.findings += found
             left = left[len(group) :]
             if progress:
@@ -135,17 +134,44 @@ def _covered(left: Sequence[Point], run: Run) -> Sequence[Point]:
     return left[: max(reached, default=len(left) - 1) + 1] if run.cut else left
 
 
-def _forced(
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """B on A's inputs: against A, whether outside the user's tolerance, and RMS against B as run."""
+
+    error: float = math.inf
+    outside: bool = True
+    apart: float = math.inf
+    mismatch: str = ""
+
+
+def _own_errors(
     b: Runner,
     feeds: Mapping[str, Any],
     run_a: Run,
     run_b: Run,
     group: Sequence[Point],
     feeding: Mapping[str, Feeding],
-) -> Run:
-    """Run B's layers on A's values, these in the dtypes that B's layers take."""
+    tolerance: Tolerance | None,
+) -> dict[str, _Own]:
+    """Run B's layers on A's values, these in the dtypes that B's layers take, and measure each at once.
+
+    Values of B on A's inputs are not kept where the runner hands them over one by one: a third of the memory.
+    """
     given = {key: _as_dtype(value, run_b.values.get(key)) for key, value in run_a.values.items()}
-    return b.forced(feeds, given, with_between([p.key for p in group if p.key in given], feeding))
+    found: dict[str, _Own] = {}
+
+    def note(key: str, forced: Any) -> None:
+        if key in run_a.values and key in run_b.values:
+            found[key] = _own(run_a.values[key], run_b.values[key], forced, tolerance)
+
+    taps = with_between([p.key for p in group if p.key in given], feeding)
+    each = getattr(b, "forced_each", None)
+    if each is not None:
+        each(feeds, given, taps, note)
+    else:
+        for key, value in b.forced(feeds, given, taps).values.items():
+            note(key, value)
+    return found
 
 
 def with_between(keys: Collection[str], feeding: Mapping[str, Feeding]) -> list[str]:
@@ -219,22 +245,33 @@ def _limit(finding: Finding, shapes: Mapping[str, tuple[int, ...]], rms_a: float
     return own_limit(op, dtype, inputs, finding.shape, rms_a)
 
 
-def _measure_own(finding: Finding, left: Any, right: Any, forced: Any, tolerance: Tolerance | None) -> None:
+def _own(left: Any, right: Any, forced: Any, tolerance: Tolerance | None) -> _Own:
+    text = _kind(left)[0] == "object"
     try:
-        if tolerance is not None or finding.dtype == "object":
+        if tolerance is not None or text:
             own = measure(left, forced, tolerance or Tolerance())
-            finding.own, finding.own_outside = own.error, own.outside > 0
+            error, outside = own.error, own.outside > 0
         else:
-            finding.own = ratio(*distance(left, forced))
-    except MismatchError as error:
-        finding.own, finding.own_outside, finding.mismatch = math.inf, True, str(error)
-        return
-    if finding.metrics is None or finding.dtype == "object":
-        return
-    if finding.own == 0:
-        finding.inherited = finding.metrics.error
-    else:
-        finding.inherited = ratio(distance(forced, right)[0], finding.metrics.rms_a)
+            error, outside = ratio(*distance(left, forced)), False
+    except MismatchError as mismatch:
+        return _Own(mismatch=str(mismatch))
+    return _Own(error, outside, _apart(forced, right) if error and not text else 0.0)
+
+
+def _apart(forced: Any, right: Any) -> float:
+    try:
+        return distance(forced, right)[0]
+    except MismatchError:
+        return math.inf
+
+
+def _note_own(finding: Finding, own: _Own) -> None:
+    finding.own, finding.own_outside = own.error, own.outside
+    if own.mismatch:
+        finding.mismatch = own.mismatch
+    elif finding.metrics is not None and finding.dtype != "object":
+        same = own.error == 0
+        finding.inherited = finding.metrics.error if same else ratio(own.apart, finding.metrics.rms_a)
 
 
 def _coarser(dtype: str, other: str) -> bool:

@@ -32,6 +32,33 @@ def parse_size(text: str | None) -> int | None:
     return int(size)
 
 
+def keep_freed_memory() -> None:
+    """Let glibc's allocator hand freed memory out again, in all threads, in place of giving it back.
+
+    A comparison frees and asks for megabytes thousands of times; each time the system maps and clears the
+    pages anew, which took 0.3 s of 3 (210,000 page faults against 150,000). For a process that ends
+    afterwards. Does nothing where the C library is another one.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in _MALLOPT.values():
+            mallopt(parameter, value)
+
+
+_MALLOPT = {
+    "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
+    "M_TOP_PAD": (-2, 64 * 2**20),
+    "M_MMAP_THRESHOLD": (-3, 2**25),
+    "M_ARENA_MAX": (-8, 1),
+}
+"""Numbers of glibc's malloc.h, and what they are set to, in bytes (32 MiB is the most that every
+version takes); one arena serves all threads."""
+
+
 SPARED = 16
 """The part of the free memory, one of so many, that is left to others."""
 

@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError, UsageError
 
 Values = dict[str, Any]
 """Tap name → array, list (sequence), list of dicts, or Occurrences (inside subgraphs)."""
+
+Sink: TypeAlias = Callable[[str, Any], None]
+"""Takes a tap name and its value."""
 
 
 @dataclass(slots=True)
@@ -34,8 +37,10 @@ class Runner(Protocol):
     """Runs one model. Third parties register a factory ``(target, options) → Runner`` as an entry point in
     the group ``graphdoc.runners``.
 
-    A runner may also have ``warm()``, which starts opening what it needs in the background, and
-    ``taps_are_free = True``, which says that a run with taps is the same run as one without.
+    A runner may also have ``warm()``, which starts opening what it needs in the background,
+    ``taps_are_free = True``, which says that a run with taps is the same run as one without, and
+    ``forced_each(feeds, given, taps, sink)``, which is ``forced`` that hands over each value once it is there
+    and keeps none.
 
     name: as typed on the command line. version: of the library behind it. settings: in words.
     fallbacks: operators that another implementation serves, in words.

@@ -33,6 +33,7 @@ class Watch:
     noise: relative size, by value name, of a random change put on each float result.
     budget: bytes of tapped values to keep; later taps are left out. None: no bound.
     timings: filled with seconds per step, by the name of its first output.
+    sink: takes each tapped value outside subgraphs, with its name, as soon as it is there; none is kept.
     """
 
     taps: frozenset[str] = frozenset()
@@ -42,6 +43,7 @@ class Watch:
     seed: int = 0
     budget: int | None = None
     timings: dict[str, float] | None = None
+    sink: Callable[[str, Any], None] | None = None
 
 
 class Interpreter:
@@ -181,6 +183,8 @@ class _Run:
         if key in self.watch.taps and self._affordable(key, value):
             if nested:
                 self.tapped.setdefault(key, Occurrences()).append(value)
+            elif self.watch.sink is not None:
+                self.watch.sink(key, value)
             else:
                 self.tapped[key] = value
         return self._given(key, value) if key in self.watch.given else value

@@ -160,10 +160,14 @@ FAMILIES = (
     "text",
     "training",
 )
-"""Modules of this package that register operators; each is imported at the first look-up."""
+"""Modules of this package that register operators; each is imported at the first look-up in its domain."""
+
+_ONLY_FOR = {"ml_": "ai.onnx.ml", "ms_": "com.microsoft"}
+"""Families by how their names begin → the one domain they serve; all others are imported at any look-up.
+Half of the time that importing all takes goes to these, and most models need none of them."""
 
 _TABLE: dict[tuple[str, str], list[Operator]] = {}
-_loaded = False
+_loaded: set[str | None] = set()
 
 
 def canonical_domain(domain: str) -> str:
@@ -188,18 +192,19 @@ def op(
     return register
 
 
-def load_families() -> None:
-    """Import every family once."""
-    global _loaded
-    if not _loaded:
-        _loaded = True
-        for family in FAMILIES:
+def load_families(domain: str | None = None) -> None:
+    """Import every family that may serve the domain, once; None: every family."""
+    if domain in _loaded or None in _loaded:
+        return
+    _loaded.add(domain)
+    for family in FAMILIES:
+        if domain is None or _ONLY_FOR.get(family[:3], domain) == domain:
             import_module(f"graphdoc.engine.ops.{family}")
 
 
 def find(domain: str, name: str, version: int) -> Operator | None:
     """Return the newest row not newer than ``version``, or None."""
-    load_families()
+    load_families(canonical_domain(domain))
     rows = _TABLE.get((canonical_domain(domain), name), [])
     position = bisect_right(rows, version, key=lambda row: row.since)
     return rows[position - 1] if position else None

@@ -61,8 +61,9 @@ def command(**options: Any) -> int:
       graphdoc compare m.onnx --inputs x.npz -o report.html
     """
     from graphdoc.api import compare_models
-    from graphdoc.compare.memory import bounded_memory, parse_size
+    from graphdoc.compare.memory import bounded_memory, keep_freed_memory, parse_size
 
+    keep_freed_memory()
     targets = {flag: options[name] for name, (flag, _, _) in _FORMS.items()}
     check_targets(targets, reads=(options["ref"], options["test"], options["inputs"]))
     bound = bounded_memory((options["ref_runner"], options["test_runner"]))

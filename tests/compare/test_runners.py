@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from graphdoc.compare.engine_runner import open_engine
 from graphdoc.compare.runner import RunnerOptions, factory, open_runner, runner_names
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError, UsageError
@@ -94,6 +95,20 @@ def test_layers_forced_on_their_own_values_repeat_them(
     assert set(again) >= {k for k in found if runner != "reference" or "/" not in k} - set(made.outputs)
     for name, value in again.items():
         assert_same(value, found[name], name)
+
+
+@pytest.mark.parametrize(("build", "feeds"), CASES)
+def test_forced_each_hands_over_what_forced_returns(build: Any, feeds: dict[str, Any]) -> None:
+    made = target(build())
+    each: dict[str, Any] = {}
+    with open_engine(made, RunnerOptions()) as engine:
+        found = engine.run(feeds, keys(made)).values
+        kept = engine.forced(feeds, found, list(found)).values
+        engine.forced_each(feeds, found, list(found), lambda key, value: each.update({key: value}))
+
+    assert each.keys() == kept.keys()
+    for name, value in each.items():
+        assert_same(value, kept[name], name)
 
 
 @pytest.mark.parametrize("runner", ["ort", "engine", "reference"])

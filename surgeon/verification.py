@@ -67,7 +67,7 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """Whether no difference was found and outputs were compared: agreement without a run proves nothing."""
+        """Whether outputs were compared and agree; agreement without a run proves nothing."""
         return self.agrees and bool(self.runs)
 
     def __bool__(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import decode, to_array
+from graphdoc.engine.device.placement import on_host, placed
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
 from graphdoc.engine.functions import FUNCTION_BODY, RunModel, fallback, static_body
 from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
@@ -93,7 +94,7 @@ class Builder:
     def _node(
         self, body: Body, node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir.Attr]
     ) -> None:
-        attributes, graphs = _split(node, arguments)
+        attributes, graphs = split_attributes(node, arguments)
         first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
         bodies = {
             name: self.graph(graph, opsets, enter(body.scope, first, name), arguments)
@@ -106,7 +107,7 @@ class Builder:
                 function,
                 function.opset_imports,
                 enter(body.scope, first, FUNCTION),
-                _bound(function, node, arguments),
+                bound_attributes(function, node, arguments),
             )
             run, bodies = call_function, {FUNCTION: called}
         else:
@@ -122,7 +123,7 @@ class Builder:
     def _function(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Function | None:
         """Return the model's own function that a node calls, or the one that stands in for a missing row."""
         function = self.settings.functions.get(node.op_identifier())
-        domain, version = canonical_domain(node.domain), _version(node, opsets)
+        domain, version = canonical_domain(node.domain), version_of(node, opsets)
         if function is None and find(domain, node.op_type, version) is None:
             function = static_body(domain, node.op_type, version)
             if function is not None:
@@ -136,24 +137,30 @@ class Builder:
         attributes: dict[str, Any],
         arguments: Mapping[str, ir.Attr],
     ) -> Any:
-        version = _version(node, opsets)
+        version = version_of(node, opsets)
         row = find(canonical_domain(node.domain), node.op_type, version)
         if row is not None:
             return self._partial(row, node, version, attributes)
         imports = {canonical_domain(domain): number for domain, number in opsets.items()}
         imports[canonical_domain(node.domain)] = version
-        served = fallback(node, imports, dict(_resolved(node, arguments)), self.settings.run_model)
+        served = fallback(node, imports, dict(resolved(node, arguments)), self.settings.run_model)
         if served is not None:
             run, self.served_by[canonical_domain(node.domain), node.op_type] = served
-            return run
+            return run if self.settings.xp is np else on_host(self.settings.xp, run)
         self.missing.setdefault((node.domain, node.op_type, version), []).append(
             node.name or str(node.outputs[0].name)
         )
         return None
 
     def _partial(self, row: Operator, node: ir.Node, version: int, attributes: dict[str, Any]) -> Any:
-        call = Call(self.settings.xp, version, _listed_outputs(node), self.settings.truth, self.settings.rng)
-        return partial(row.evaluate, call, **attributes)
+        call = Call(self.settings.xp, version, listed_outputs(node), self.settings.truth, self.settings.rng)
+        around = {} if row.around is None else row.around(node)
+        if self.settings.xp is not np:
+            return placed(row, call, self._note_host, {**attributes, **around})
+        return partial(row.evaluate, call, **attributes, **around)
+
+    def _note_host(self, domain: str, name: str, reason: str) -> None:
+        self.served_by[domain, name] = f"NumPy on the host: {reason}"
 
     def check(self) -> None:
         """Raise UnsupportedOperatorError for the first operator that nothing implements."""
@@ -184,7 +191,7 @@ def declared(value: ir.Value | None) -> TensorType:
 _VARIADIC_OUTPUTS = frozenset({"If", "Loop", "Scan", "Split"})
 
 
-def _listed_outputs(node: ir.Node) -> int:
+def listed_outputs(node: ir.Node) -> int:
     """Return how many outputs the node lists, trailing unnamed ones left out unless they are variadic."""
     count = len(node.outputs)
     if node.op_type in _VARIADIC_OUTPUTS:
@@ -194,13 +201,13 @@ def _listed_outputs(node: ir.Node) -> int:
     return count
 
 
-def _version(node: ir.Node, opsets: Mapping[str, int]) -> int:
+def version_of(node: ir.Node, opsets: Mapping[str, int]) -> int:
     """Return the opset version that holds for a node."""
     domain = canonical_domain(node.domain)
     return opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
 
 
-def _resolved(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> Iterator[tuple[str, ir.Attr]]:
+def resolved(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> Iterator[tuple[str, ir.Attr]]:
     """Yield a node's attributes by name; references are looked up in ``arguments``."""
     for name, attribute in node.attributes.items():
         actual = arguments.get(str(attribute.ref_attr_name)) if attribute.is_ref() else attribute
@@ -208,11 +215,13 @@ def _resolved(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> Iterator[tuple
             yield name, actual
 
 
-def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
+def split_attributes(
+    node: ir.Node, arguments: Mapping[str, ir.Attr]
+) -> tuple[dict[str, Any], dict[str, ir.Graph]]:
     """Return a node's plain attributes and its graphs."""
     attributes: dict[str, Any] = {}
     graphs: dict[str, ir.Graph] = {}
-    for name, actual in _resolved(node, arguments):
+    for name, actual in resolved(node, arguments):
         if actual.type == ir.AttributeType.GRAPH:
             graphs[name] = actual.as_graph()
         else:
@@ -220,10 +229,12 @@ def _split(node: ir.Node, arguments: Mapping[str, ir.Attr]) -> tuple[dict[str, A
     return attributes, graphs
 
 
-def _bound(function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]) -> dict[str, ir.Attr]:
+def bound_attributes(
+    function: ir.Function, node: ir.Node, arguments: Mapping[str, ir.Attr]
+) -> dict[str, ir.Attr]:
     """Return the values of a function's attribute parameters at one call."""
     defaults = {name: default for name, default in function.attributes.items() if default.value is not None}
-    return defaults | dict(_resolved(node, arguments))
+    return defaults | dict(resolved(node, arguments))
 
 
 def _plan_frees(body: Body) -> None:

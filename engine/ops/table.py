@@ -35,7 +35,10 @@ Value: TypeAlias = Any
 """An array, a list of values (sequence), None (empty optional) or a list of dicts (ZipMap)."""
 
 Dim: TypeAlias = int | str | None
-"""A size, a symbol, or unknown."""
+"""A size, a symbol or an expression of symbols (engine/ops/dims.py), or unknown."""
+
+MAX_ELEMENTS = 64
+"""Entries of a tensor whose content is followed one by one: shapes, axes, sizes."""
 
 _PROMOTED = frozenset(np.dtype(t) for t in (np.float16, np.float32, ml_dtypes.bfloat16))
 _FLOAT64 = np.dtype(np.float64)
@@ -48,11 +51,31 @@ class TensorType:
     dtype: NumPy or ml_dtypes dtype (object for strings), None when unknown.
     shape: one Dim per axis, None when the rank is unknown.
     value: the content when it is a known constant, else None.
+    elements: of an integer or bool tensor of rank 0 or 1 with at most 64 entries, one Dim per entry: what is
+        known of its content; None when nothing is. Follows from ``value`` where that is known.
     """
 
     dtype: np.dtype[Any] | None = None
     shape: tuple[Dim, ...] | None = None
     value: np.ndarray[Any, Any] | None = None
+    elements: tuple[Dim, ...] | None = None
+
+    def __post_init__(self) -> None:
+        value = self.value
+        if value is not None and value.ndim <= 1 and value.size <= MAX_ELEMENTS and value.dtype.kind in "iub":
+            object.__setattr__(self, "elements", tuple(map(int, value.reshape(-1).tolist())))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerType(TensorType):
+    """What is known of a sequence or an optional: nothing as a tensor (dtype and shape are None), but its item.
+
+    kind: "sequence" or "optional". item: what holds for each item. length: how many a sequence has.
+    """
+
+    kind: str = "sequence"
+    item: TensorType = field(default_factory=lambda: TensorType())
+    length: Dim = None
 
 
 class GraphCallable(Protocol):
@@ -94,6 +117,7 @@ class Call:
 
 Evaluate: TypeAlias = Callable[..., Any]
 Infer: TypeAlias = Callable[..., Any]
+Around: TypeAlias = Callable[[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +127,7 @@ class Operator:
     evaluate(call, *inputs, **attributes) → value or tuple of values.
     infer(call, *types, **attributes) → TensorType or tuple of them; None: not stated.
     random: the result does not follow from the inputs.
+    around(node) → further arguments, which follow from the graph (onnx_ir) around the node.
     """
 
     domain: str
@@ -111,6 +136,7 @@ class Operator:
     evaluate: Evaluate
     infer: Infer | None = None
     random: bool = False
+    around: Around | None = None
 
 
 FAMILIES = (
@@ -127,6 +153,7 @@ FAMILIES = (
     "einsum",
     "elementwise",
     "gather",
+    "image",
     "layout",
     "logical",
     "loss",
@@ -142,6 +169,7 @@ FAMILIES = (
     "ms_norm",
     "ms_quant",
     "ms_recurrent",
+    "nchwc",
     "norm",
     "pool",
     "quantize",
@@ -176,7 +204,12 @@ def canonical_domain(domain: str) -> str:
 
 
 def op(
-    name: str, *since: int, domain: str = "", infer: Infer | None = None, random: bool = False
+    name: str,
+    *since: int,
+    domain: str = "",
+    infer: Infer | None = None,
+    random: bool = False,
+    around: Around | None = None,
 ) -> Callable[[Evaluate], Evaluate]:
     """Register the decorated function for the given since_versions of an operator."""
 
@@ -185,7 +218,7 @@ def op(
         for version in since:
             if any(row.since == version for row in rows):
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} version {version} is registered twice")
-            rows.append(Operator(canonical_domain(domain), name, version, evaluate, infer, random))
+            rows.append(Operator(canonical_domain(domain), name, version, evaluate, infer, random, around))
         rows.sort(key=lambda row: row.since)
         return evaluate
 

@@ -92,10 +92,10 @@ def make_inputs(model: ir.Model, *, shapes: Shapes | None = None, seed: int = 0)
     specs = required_inputs(model)
     given, specs = apply_shapes(specs, shapes or {})
     tensors = {name: spec for name, spec in specs.items() if spec.kind == TENSOR}
-    feeds, texts = _tensors(model, tensors, given, seed)
+    feeds, texts = Seeder(model, tensors, given, seed).make(seed)
     for name, spec in specs.items():
         if name not in feeds:
-            feeds[name], texts[name] = _other(spec, _random(seed, name))
+            feeds[name], texts[name] = other_values(spec, seed)
     feeds = {name: feeds[name] for name in specs}
     check_feeds(model, feeds)
     return Inputs(feeds, {name: f"seed {seed}: {texts[name]}" for name in feeds}, seed)
@@ -106,32 +106,55 @@ def _random(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
-def _tensors(
-    model: ir.Model, specs: Mapping[str, InputSpec], given: dict[str, int], seed: int
-) -> tuple[dict[str, Any], dict[str, str]]:
-    run = DryRun(model)
-    plain = all(_is_plain(spec) for spec in specs.values())
-    walker = Walker(model, run.constants() if plain else run.run({}).values)
-    values = {str(value.name): value for value in model.graph.inputs}
-    plans = [_plan(Facts(spec, walker.uses(values[name]), walker)) for name, spec in specs.items()]
+class Seeder:
+    """What the tensor inputs of a model are for, and sizes that it accepts: makes any number of inputs.
 
-    def case(plan: Plan, setting: Setting) -> Case:
+    specs: the inputs, their ranks known. given: sizes of open dimensions that the user has fixed.
+    seed: of the values that sizes are tried with.
+    open: the dimensions that are neither fixed nor given, by key (a symbol, or ``input.axis``).
+    sizes: a size for every dimension that the model leaves open.
+
+    Raises UsageError when no sizes are found.
+    """
+
+    def __init__(
+        self, model: ir.Model, specs: Mapping[str, InputSpec], given: dict[str, int], seed: int = 0
+    ) -> None:
+        run = DryRun(model)
+        plain = all(_is_plain(spec) for spec in specs.values())
+        walker = Walker(model, run.constants() if plain else run.run({}).values)
+        values = {str(value.name): value for value in model.graph.inputs}
+        self._plans = [_plan(Facts(spec, walker.uses(values[name]), walker)) for name, spec in specs.items()]
+
+        def attempt(setting: Setting) -> Trial:
+            cases = [(plan, self._case(plan, setting, seed)) for plan in self._plans]
+            return run.run({plan.name: _content(case, plan.role) for plan, case in cases})
+
+        self._search = Search(self._plans, given, run, attempt)
+        if plain:
+            self._setting = self._search.unverified()
+        else:
+            self._setting, trial = self._search.solve()
+            walker.known = trial.values
+        self.open = self._search.open
+        self.sizes = self._search.sizes_of(self._setting)
+
+    def _case(self, plan: Plan, setting: Setting, seed: int) -> Case:
         return Case(plan.facts, setting.shapes[plan.name], _random(seed, plan.name), setting)
 
-    def attempt(setting: Setting) -> Trial:
-        return run.run({plan.name: _content(case(plan, setting), plan.role) for plan in plans})
+    def make(
+        self, seed: int, sizes: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return values by input, and what they are in words.
 
-    search = Search(plans, given, run, attempt)
-    if plain:
-        setting = search.unverified()
-    else:
-        setting, trial = search.solve()
-        walker.known = trial.values
-    _check_room(plans, setting)
-    made = {plan.name: make_values(case(plan, setting), plan.role) for plan in plans}
-    return {name: array for name, (array, _) in made.items()}, {
-        name: text for name, (_, text) in made.items()
-    }
+        sizes: other sizes for some of the open dimensions; whether the model accepts them is not tried.
+        """
+        setting = self._setting if sizes is None else self._search.changed(self._setting, sizes)
+        _check_room(self._plans, setting)
+        made = {plan.name: make_values(self._case(plan, setting, seed), plan.role) for plan in self._plans}
+        return {name: array for name, (array, _) in made.items()}, {
+            name: text for name, (_, text) in made.items()
+        }
 
 
 def _is_plain(spec: InputSpec) -> bool:
@@ -166,8 +189,9 @@ def _content(case: Case, role: Role) -> Content:
     return make_values(case, role)[0]
 
 
-def _other(spec: InputSpec, rng: np.random.Generator) -> tuple[Any, str]:
-    """Return a value for an input that is no tensor."""
+def other_values(spec: InputSpec, seed: int) -> tuple[Any, str]:
+    """Return a value for an input that is no tensor, and what it is in words."""
+    rng = _random(seed, spec.name)
     if spec.kind != SEQUENCE:
         return None, "an empty optional"
     shape = tuple(dim if isinstance(dim, int) else 3 for dim in ((3,) if spec.shape is None else spec.shape))

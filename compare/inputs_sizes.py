@@ -183,6 +183,25 @@ class Search:
         past = self._measure(shapes, PAST) or 0
         return Setting(shapes, lengths, sequence, past, self._rate, sizes.get(NARROW, 1))
 
+    def sizes_of(self, setting: Setting) -> Sizes:
+        """Return the size that every dimension which the model leaves open has in a setting."""
+        return {
+            key: size
+            for plan in self.plans
+            for axis, size in enumerate(setting.shapes[plan.name])
+            if (key := plan.key(axis)) is not None
+        }
+
+    def changed(self, setting: Setting, changes: Mapping[str, int]) -> Setting:
+        """Return a setting with other sizes; lengths that are sums of others follow them."""
+        before = self.sizes_of(setting)
+        sizes = self._complete({**before, NARROW: setting.narrow, **changes})
+        for old, new in zip(self._totals(before), self._totals(sizes), strict=False):
+            if all(before[key] == value for key, value in old.items()):
+                sizes.update({key: value for key, value in new.items() if key not in changes})
+                break
+        return self.setting(sizes)
+
     def _shape(self, plan: Plan, sizes: Mapping[str, int]) -> tuple[int, ...]:
         dims = plan.facts.spec.shape or ()
         keys = [plan.key(axis) for axis in range(len(dims))]

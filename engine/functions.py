@@ -21,9 +21,6 @@ from graphdoc.engine.ops.table import canonical_domain
 FUNCTION_BODY = "function body"
 REFERENCE = "onnx.reference"
 
-_LEFT_OUT = frozenset({"ImageDecoder"})
-"""Not served by onnx.reference: its result depends on the image library of the machine."""
-
 _KEPT = 64
 """Bodies kept per node; inputs of ever new shapes must not fill the memory."""
 
@@ -77,7 +74,7 @@ def fallback(
     domain = canonical_domain(node.domain)
     version = opsets.get(domain, 1)
     schema = find_schema(domain, node.op_type, version)
-    if schema is None or node.op_type in _LEFT_OUT:
+    if schema is None:
         return None
     proto = _plain_node(node, domain, attributes)
     newest = _newest(schema.context_dependent_function_opset_versions, version)

@@ -1,0 +1,455 @@
+"""Which values and nodes of two graphs stand for one another; names need not agree.
+
+1. Inputs and outputs are paired by name, else by place and type.
+2. What is computed alike from equal inputs and equal weights is paired for certain (align_numbers.py).
+3. From there, and from weights that only one node of each side reads, pairs spread along the edges, the
+   surest first (align_match.py); across a few nodes that only one side has, if what lies around them fits.
+4. Pairs that would cross are dropped, the weakest first (align_order.py).
+
+Two values are paired when they should hold the same content up to rounding: where nodes were fused, the last
+value of the region. Who reads a value decides before who makes it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from graphdoc.surgeon.align_match import Half, Matcher, look_ahead
+from graphdoc.surgeon.align_numbers import Numbering
+from graphdoc.surgeon.align_order import drop_crossings
+from graphdoc.surgeon.align_side import NONE, Item, Side, read_side
+from graphdoc.surgeon.align_weights import ALIKE, FEWEST
+
+CERTAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePair:
+    """Two values that should hold the same content up to rounding.
+
+    a_name, b_name: tap names (engine/scope.py). confidence: 1 when both are computed alike from equal inputs.
+    """
+
+    a: ir.Value
+    b: ir.Value
+    a_name: str
+    b_name: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodePair:
+    """Two nodes that do the same work; their outputs need not be a ValuePair, when others finish it."""
+
+    a: ir.Node
+    b: ir.Node
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPair:
+    """Two constants that the same inputs of paired nodes read, or that have equal content."""
+
+    a: ir.Value
+    b: ir.Value
+    a_name: str
+    b_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A node that only one side has.
+
+    scope: of its graph. constant: it depends on no input, so the other side may have folded it. into: the
+    node of the other side that makes the next paired value after it.
+    """
+
+    node: ir.Node
+    scope: str
+    constant: bool
+    into: ir.Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What stands for what, each list in execution order of A, or of B for what only B has."""
+
+    values: tuple[ValuePair, ...]
+    nodes: tuple[NodePair, ...]
+    weights: tuple[WeightPair, ...]
+    only_a: tuple[Alone, ...]
+    only_b: tuple[Alone, ...]
+
+    def names(self, least: float = 0.0) -> dict[str, str]:
+        """Return tap name of A → tap name of B for pairs of at least this confidence."""
+        return {pair.a_name: pair.b_name for pair in self.values if pair.confidence >= least}
+
+
+def align(a: ir.Model, b: ir.Model) -> Alignment:
+    """Return what stands for what in two models; the same models give the same answer.
+
+    Calls of a model's own functions count as operators; inline them to align what is inside. Weights are
+    sampled, not read whole.
+    """
+    return align_graphs(a.graph, b.graph, a.opset_imports, b.opset_imports)
+
+
+def align_graphs(
+    a: ir.Graph | ir.Function,
+    b: ir.Graph | ir.Function,
+    opsets_a: Mapping[str, int],
+    opsets_b: Mapping[str, int],
+) -> Alignment:
+    """Return what stands for what in two graphs or function bodies, their subgraphs included."""
+    return _Aligner(read_side(a, opsets_a), read_side(b, opsets_b)).result()
+
+
+class _Aligner:
+    def __init__(self, a: Side, b: Side) -> None:
+        self.inputs = list(_interface(a, b, a.inputs, b.inputs))
+        numbers = Numbering()
+        label = dict.fromkeys((), 0)
+        label_a: dict[int, Any] = dict(label)
+        label_b: dict[int, Any] = dict(label)
+        for place, (p, q) in enumerate(self.inputs):
+            label_a[p] = label_b[q] = place
+        self.values_a, self.items_a = numbers.number(a, label_a)
+        self.values_b, self.items_b = numbers.number(b, label_b)
+        self.a = _half(a, self.values_a)
+        self.b = _half(b, self.values_b)
+        self.matcher = Matcher(self.a, self.b)
+
+    def result(self) -> Alignment:
+        """Run the steps in their order."""
+        self.a.scopes[0] = self.b.scopes[0] = 0
+        for p, q in self.inputs:
+            self.matcher.pair_values(p, q, CERTAIN)
+        self._same_numbers()
+        self._outputs()
+        self._spread()
+        self.matcher.run()
+        return self._finished()
+
+    def _same_numbers(self) -> None:
+        """Pair the items of equal number, in order, those of equal name first."""
+        left, right = _grouped(self.items_a), _grouped(self.items_b)
+        for number, mine in left.items():
+            for x, y in _in_order(mine, right.get(number, []), self._names):
+                self._take(x, y)
+
+    def _names(self, x: int, y: int) -> bool:
+        first, second = self.a.side.items[x].node, self.b.side.items[y].node
+        return bool(first.outputs) and first.outputs[0].name == second.outputs[0].name
+
+    def _take(self, x: int, y: int) -> None:
+        a, b = self.a, self.b
+        a.items[x], b.items[y] = y, x
+        a.score[x] = b.score[y] = CERTAIN
+        left, right = a.side.items[x], b.side.items[y]
+        for p, q in zip(left.outputs, right.outputs, strict=True):
+            self.matcher.pair_values(p, q, CERTAIN)
+        for first, second in zip(left.bodies, right.bodies, strict=True):
+            a.scopes[first.scope], b.scopes[second.scope] = second.scope, first.scope
+            for p, q in zip(first.inputs, second.inputs, strict=False):
+                self.matcher.pair_values(p, q, CERTAIN)
+
+    def _outputs(self) -> None:
+        a, b = self.a.side, self.b.side
+        for p, q in _interface(a, b, a.outputs, b.outputs):
+            p, q = a.root[p], b.root[q]
+            if p not in a.weights and q not in b.weights:
+                self.matcher.pair_values(p, q, 0.95)
+
+    def _spread(self) -> None:
+        """Queue what lies around the pairs so far, and the only readers of equal or alike weights."""
+        for p, q in sorted(self.a.values.items()):
+            self.matcher.around(p, q)
+        for p, q in _anchors(self.a.side, self.b.side):
+            self._anchor(p, q)
+
+    def _anchor(self, p: int, q: int) -> None:
+        left, right = self.a.side.consumers.get(p, []), self.b.side.consumers.get(q, [])
+        if len(left) == len(right) == 1:
+            self.matcher.push(left[0][0], right[0][0])
+
+    # The answer
+
+    def _finished(self) -> Alignment:
+        a, b = self.a, self.b
+        values = {p: q for p, q in a.values.items() if p not in a.side.weights and q not in b.side.weights}
+        items = {x: y for x, y in enumerate(a.items) if y != NONE}
+        worth = {p: self._confidence(p, q) for p, q in values.items()}
+        crossed = drop_crossings(a.side, b.side, values, items, worth, a.score)
+        for x in crossed.items:
+            b.items[a.items[x]] = NONE
+            a.items[x] = NONE
+        nodes = [(x, NodePair(a.side.items[x].node, b.side.items[y].node, a.score[x])) for x, y in items.items()]
+        carried = list(_carriers(a, b, values, worth))
+        pairs = [*self._value_pairs(values, worth), *_twins(self, items, values)]
+        pairs += [pair for _, found in carried for pair in found]
+        kept = {pair.a: pair for pair in reversed(pairs)}
+        order = a.side.number
+        return Alignment(
+            values=tuple(sorted(kept.values(), key=lambda pair: order[pair.a])),
+            nodes=(*(pair for _, pair in nodes), *(node for node, _ in carried)),
+            weights=tuple(_weight_pairs(a.side, b.side, items)),
+            only_a=tuple(_alone(a, b, values, {id(node.a) for node, _ in carried})),
+            only_b=tuple(_alone(b, a, {q: p for p, q in values.items()}, {id(node.b) for node, _ in carried})),
+        )
+
+    def _confidence(self, p: int, q: int) -> float:
+        if self.values_a.get(p, NONE) == self.values_b.get(q, NONE - 1):
+            return CERTAIN
+        worth = min(self.matcher.worth(p), 0.99)
+        made, read = self.a.makers(p), self.b.makers(q)
+        together = made is not None and read is not None and self.a.items[made[0]] == read[0]
+        supported = self.matcher.support.get(p, 0) > 0 or p in map(self.a.side.root.__getitem__, self.a.side.outputs)
+        if together and supported:
+            return max(worth, 0.9)
+        if supported:
+            return 0.9 * worth
+        return 0.8 * worth if together and self._same_weights(made, read) else 0.5 * worth
+
+    def _same_weights(self, made: tuple[int, int] | None, read: tuple[int, int] | None) -> bool:
+        if made is None or read is None:
+            return False
+        left, right = self.a.side.items[made[0]], self.b.side.items[read[0]]
+        for p, q in zip(left.inputs, right.inputs, strict=False):
+            first, second = self.a.side.weights.get(p), self.b.side.weights.get(q)
+            if first and second and first.key != second.key and first.alike(second) < ALIKE:
+                return False
+        return True
+
+    def _value_pairs(self, values: Mapping[int, int], worth: Mapping[int, float]) -> Iterator[ValuePair]:
+        for p, q in values.items():
+            yield _value_pair(self.a.side, self.b.side, p, q, worth[p])
+
+
+def _half(side: Side, numbers: Mapping[int, int]) -> Half:
+    """Return a side with nothing paired; classes of equal number are one, the first."""
+    first: dict[int, int] = {}
+    same: dict[int, int] = {}
+    for value in side.classes():
+        number = numbers.get(value)
+        if number is None or value in side.weights:
+            continue
+        kept = first.setdefault(number, value)
+        if kept != value:
+            same[value] = kept
+            side.consumers.setdefault(kept, []).extend(side.consumers.get(value, ()))
+    count = len(side.items)
+    return Half(side, [NONE] * count, {}, {}, [0.0] * count, look_ahead(side), same)
+
+
+def _grouped(numbers: Sequence[int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place, number in enumerate(numbers):
+        groups[number].append(place)
+    return groups
+
+
+def _in_order(
+    left: list[int], right: list[int], preferred: Callable[[int, int], bool]
+) -> Iterator[tuple[int, int]]:
+    """Pair two lists: first what is preferred, then the rest in order."""
+    if len(left) == len(right) == 1:
+        yield left[0], right[0]
+        return
+    rest_a, rest_b = [], list(right)
+    for x in left:
+        found = next((y for y in rest_b if preferred(x, y)), None) if len(rest_b) < 64 else None
+        if found is None:
+            rest_a.append(x)
+        else:
+            rest_b.remove(found)
+            yield x, found
+    yield from zip(rest_a, rest_b, strict=False)
+
+
+def _interface(a: Side, b: Side, left: list[int], right: list[int]) -> Iterator[tuple[int, int]]:
+    """Pair inputs or outputs by name, the others by place if types allow; weights are no inputs."""
+    left = [v for v in dict.fromkeys(left) if v not in a.weights]
+    right = [v for v in dict.fromkeys(right) if v not in b.weights]
+    names = {b.values[q].name: q for q in right}
+    named = {p: names[a.values[p].name] for p in left if a.values[p].name in names}
+    yield from named.items()
+    taken = set(named.values())
+    rest_a, rest_b = [p for p in left if p not in named], [q for q in right if q not in taken]
+    if len(rest_a) == len(rest_b):
+        yield from ((p, q) for p, q in zip(rest_a, rest_b, strict=True) if _compatible(a.values[p], b.values[q]))
+        return
+    for p in rest_a:
+        fitting = [q for q in rest_b if q not in taken and _compatible(a.values[p], b.values[q])]
+        if len(fitting) == 1:
+            taken.add(fitting[0])
+            yield p, fitting[0]
+
+
+def _compatible(a: ir.Value, b: ir.Value) -> bool:
+    """Whether two values may hold the same as far as rank and sizes tell."""
+    if a.shape is None or b.shape is None:
+        return True
+    first, second = list(a.shape), list(b.shape)
+    if len(first) != len(second):
+        return False
+    return all(x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(first, second, strict=True))
+
+
+def _anchors(a: Side, b: Side) -> Iterator[tuple[int, int]]:
+    """Yield weights that only one class of each side has the content of, then those that are alike."""
+    left, right = _by_key(a), _by_key(b)
+    done_a, done_b = set(), set()
+    for key, mine in left.items():
+        others = right.get(key, [])
+        if len(mine) == len(others) == 1:
+            done_a.add(mine[0])
+            done_b.add(others[0])
+            yield mine[0], others[0]
+    shapes: dict[Any, list[int]] = defaultdict(list)
+    for q, weight in b.weights.items():
+        if q not in done_b and weight.size >= 64:
+            shapes[tuple(sorted(weight.shape))].append(q)
+    for p, weight in a.weights.items():
+        if p not in done_a and weight.size >= 64:
+            yield from _alike(a, b, p, shapes.get(tuple(sorted(weight.shape)), []))
+
+
+def _by_key(side: Side) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = defaultdict(list)
+    for value, weight in side.weights.items():
+        if weight.size >= FEWEST and side.consumers.get(value):
+            found[weight.key].append(value)
+    return found
+
+
+def _alike(a: Side, b: Side, p: int, candidates: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the one weight of B that is a rounded form of weight p of A, if there is just one."""
+    if len(candidates) > 256:
+        return
+    found = [q for q in candidates if a.weights[p].alike(b.weights[q]) >= ALIKE]
+    if len(found) == 1:
+        yield p, found[0]
+
+
+def _weight_pairs(a: Side, b: Side, items: Mapping[int, int]) -> Iterator[WeightPair]:
+    taken_a: set[int] = set()
+    taken_b: set[int] = set()
+    for p, q in _weight_candidates(a, b, items):
+        if p not in taken_a and q not in taken_b:
+            taken_a.add(p)
+            taken_b.add(q)
+            yield WeightPair(a.values[p], b.values[q], a.names[p], b.names[q])
+
+
+def _weight_candidates(a: Side, b: Side, items: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield constants in the same place of paired nodes, equal ones first; then equal content anywhere."""
+    places = [(p, q) for x, y in items.items() for p, q in _constants(a.items[x], b.items[y], a, b)]
+    yield from (pair for pair in places if a.weights[pair[0]].key == b.weights[pair[1]].key)
+    yield from places
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for q, weight in b.weights.items():
+        groups[weight.key].append(q)
+    for p, weight in a.weights.items():
+        yield from ((p, q) for q in groups.get(weight.key, ())[:64])
+
+
+def _constants(left: Item, right: Item, a: Side, b: Side) -> Iterator[tuple[int, int]]:
+    order_a = left.slots or range(len(left.inputs))
+    order_b = right.slots or range(len(right.inputs))
+    for first, second in zip(order_a, order_b, strict=False):
+        if first < len(left.inputs) and second < len(right.inputs):
+            p, q = left.inputs[first], right.inputs[second]
+            if p in a.weights and q in b.weights:
+                yield p, q
+
+
+def _twins(aligner: _Aligner, items: Mapping[int, int], values: Mapping[int, int]) -> Iterator[ValuePair]:
+    """Pair the outputs of paired items that hold the same as an earlier value of their side."""
+    a, b = aligner.a, aligner.b
+    for x, y in items.items():
+        for p, q in zip(a.side.items[x].outputs, b.side.items[y].outputs, strict=False):
+            if p in a.same and q in b.same and values.get(a.same[p]) == b.same[q]:
+                yield _value_pair(a.side, b.side, p, q, CERTAIN)
+
+
+def _carriers(
+    a: Half, b: Half, values: Mapping[int, int], worth: Mapping[int, float]
+) -> Iterator[tuple[NodePair, tuple[ValuePair, ...]]]:
+    """Pair the nodes that are looked through, in the order in which they stand in paired classes."""
+    label: dict[Any, Any] = {("b", q): p for p, q in values.items()}
+    right = _by_class(b, lambda root: label.get(("b", root)))
+    for key, mine in _by_class(a, lambda root: root if root in values else None).items():
+        confidence = worth[key[0]] if isinstance(key[0], int) else CERTAIN
+        for first, second in zip(mine, right.get(key, ()), strict=False):
+            outputs = zip(first.outputs, second.outputs, strict=False)
+            numbers = [(a.side.number[m], b.side.number[n]) for m, n in outputs if m.name and n.name]
+            pairs = tuple(_value_pair(a.side, b.side, m, n, confidence) for m, n in numbers)
+            yield NodePair(first, second, confidence), pairs
+
+
+def _value_pair(a: Side, b: Side, p: int, q: int, confidence: float) -> ValuePair:
+    return ValuePair(a.values[p], b.values[q], a.names[p], b.names[q], confidence)
+
+
+def _by_class(half: Half, label: Callable[[int], int | None]) -> dict[Any, list[ir.Node]]:
+    """Return the carriers of each class, by operator; the classes are told by ``label``, weights by content."""
+    found: dict[Any, list[ir.Node]] = {}
+    for node, _ in half.side.carriers:
+        root = _root(half.side, node)
+        weight = half.side.weights.get(root)
+        place = weight.key if weight else label(half.same.get(root, root))
+        if place is not None:
+            found.setdefault((place, node.op_type, _form(node)), []).append(node)
+    return found
+
+
+def _form(node: ir.Node) -> str:
+    return str(node.attributes.get_int("to", 0)) if node.op_type == "Cast" else ""
+
+
+def _alone(half: Half, other: Half, values: Mapping[int, int], carried: set[int]) -> Iterator[Alone]:
+    side = half.side
+    fed = _fed(side)
+    for x, item in enumerate(side.items):
+        if half.items[x] == NONE:
+            yield Alone(item.node, side.scopes[item.scope].name, x not in fed, _into(half, other, values, x))
+    for node, scope in side.carriers:
+        if id(node) not in carried:
+            yield Alone(node, side.scopes[scope].name, _root(side, node) in side.weights, None)
+
+
+def _root(side: Side, node: ir.Node) -> int:
+    value = node.inputs[0]
+    return NONE if value is None else side.root[side.number[value]]
+
+
+def _fed(side: Side) -> set[int]:
+    """Return the items that depend on an input of the graph or of a subgraph."""
+    live = set(side.inputs) | set(side.sources)
+    found = set()
+    for x, item in enumerate(side.items):
+        inner = [value for body in item.bodies for value in body.outputs]
+        if any(value in live for value in (*item.inputs, *inner)):
+            found.add(x)
+            live.update(item.outputs)
+    return found
+
+
+def _into(half: Half, other: Half, values: Mapping[int, int], x: int) -> ir.Node | None:
+    """Return who makes, on the other side, the next paired value after an item."""
+    level, seen = [x], {x}
+    while level and len(seen) < 32:
+        following = []
+        for item in level:
+            for value in half.side.items[item].outputs:
+                value = half.same.get(value, value)
+                if value in values:
+                    maker = other.makers(values[value])
+                    return other.side.items[maker[0]].node if maker else None
+                following += [reader for reader, _ in half.side.consumers.get(value, ()) if reader not in seen]
+        seen.update(following)
+        level = list(dict.fromkeys(following))
+    return None

@@ -12,6 +12,7 @@ from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.device.placement import on_host, placed
 from graphdoc.engine.errors import ModelError, UnsupportedOperatorError
 from graphdoc.engine.functions import FUNCTION_BODY, RunModel, fallback, static_body
+from graphdoc.engine.gradient import gradient_body
 from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.scope import FUNCTION, MAIN, enter, qualified
 
@@ -125,7 +126,7 @@ class Builder:
         function = self.settings.functions.get(node.op_identifier())
         domain, version = canonical_domain(node.domain), version_of(node, opsets)
         if function is None and find(domain, node.op_type, version) is None:
-            function = static_body(domain, node.op_type, version)
+            function = static_body(domain, node.op_type, version) or gradient_body(node)
             if function is not None:
                 self.served_by[domain, node.op_type] = FUNCTION_BODY
         return function

@@ -44,7 +44,7 @@ def _rounded_up(channels: int, block: int) -> int:
 
 
 def _evidence(graph: ir.Graph) -> Iterator[tuple[int, int]]:
-    """Yield (channels, the blocked number of channels) of the graph's nodes; where only one is known, twice."""
+    """Yield (channels, how many they are in blocks) of the graph's nodes; where only one is known, twice."""
     for node in graph:
         if node.domain != DOMAIN:
             continue
@@ -173,7 +173,12 @@ _last = channels_last
 
 
 def _infer_conv(
-    call: Call, X: TensorType, W: TensorType, *rest: TensorType | None, block: int | None = None, **options: Any
+    call: Call,
+    X: TensorType,
+    W: TensorType,
+    *rest: TensorType | None,
+    block: int | None = None,
+    **options: Any,
 ) -> TensorType:
     if X.shape is None or W.shape is None:
         return TensorType(X.dtype)
@@ -261,7 +266,7 @@ def nchwc_upsample(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",
 ) -> Array:
-    """A blocked X enlarged by whole factors (N, C, H, W), nearest or linear, com.microsoft.nchwc version 1."""
+    """A blocked X enlarged by whole factors, one per axis, nearest or linear, com.microsoft.nchwc version 1."""
     factors = call.xp.asarray([float(factor) for factor in scales], "float32")
     settings: Mapping[str, Any] = {
         "mode": mode,

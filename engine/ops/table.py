@@ -153,6 +153,7 @@ FAMILIES = (
     "einsum",
     "elementwise",
     "gather",
+    "gradient",
     "image",
     "layout",
     "logical",

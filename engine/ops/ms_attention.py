@@ -343,6 +343,11 @@ def group_query_attention(
     position_ids: Array | None = None,
     attention_bias: Array | None = None,
     head_sink: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    q_norm_weight: Array | None = None,
+    k_norm_weight: Array | None = None,
+    query_seqlens: Array | None = None,
     *,
     num_heads: int,
     kv_num_heads: int,
@@ -351,23 +356,31 @@ def group_query_attention(
     do_rotary: int = 0,
     rotary_interleaved: int = 0,
     local_window_size: int = -1,
-    smooth_softmax: int = 0,
+    smooth_softmax: int = -1,
+    causal: int = 1,
+    qk_norm_epsilon: float = 1e-6,
+    q_norm_epsilon: float | None = None,
+    k_norm_epsilon: float | None = None,
     **attributes: Any,
 ) -> tuple[Array, Array, Array]:
-    """Causal attention with a key-value cache, several query heads a key head, com.microsoft version 1.
+    """Attention with a key-value cache, several query heads a key head, com.microsoft version 1.
 
     query: [B, S, heads·D]; key, value: [B, S, kv_heads·D]; or all packed in query. past: [B, kv_heads, P, D].
     seqlens_k: int32 [B], valid keys of each sequence less 1; total_sequence_length: int32 [], the most. When
     it equals S, this is a prompt and the past is empty. Returns the output [B, S, heads·D] and the present
-    keys and values [B, kv_heads, max(P, total), D], 0 past each sequence's end.
+    keys and values [B, kv_heads, max(P, total), D], 0 past each sequence's end. q_norm_weight, k_norm_weight
+    [D]: each head is divided by its root mean square first. causal 0: every key of the sequence is seen.
 
-    Raises ValueError for quantised caches and for the output of scores.
+    Raises ValueError for quantised caches, windowed caches, padded queries, and for the output of scores.
     """
-    refused = {name: value for name, value in attributes.items() if value not in (0, "NONE", "")}
+    attributes |= {"k_scale": k_scale, "v_scale": v_scale, "query_seqlens": query_seqlens}
+    refused = [name for name, value in attributes.items() if value is not None and value not in (0, "NONE", "")]
     if refused:
         raise ValueError(f"GroupQueryAttention with {', '.join(sorted(refused))} is not implemented")
     xp, dtype = call.xp, query.dtype
     q, k, v = _grouped(xp, query, key, value, num_heads, kv_num_heads)
+    q = _head_norm(xp, q, q_norm_weight, qk_norm_epsilon if q_norm_epsilon is None else q_norm_epsilon)
+    k = _head_norm(xp, k, k_norm_weight, qk_norm_epsilon if k_norm_epsilon is None else k_norm_epsilon)
     total, length = int(total_sequence_length.reshape(())), q.shape[2]
     ends = [int(end) + 1 for end in seqlens_k.reshape(-1).tolist()]
     starts = [0 if length == total else end - length for end in ends]
@@ -377,9 +390,9 @@ def group_query_attention(
         q, k = (rotate(xp, x, cos, sin, rotary_interleaved) for x in (q, k))
     size = max(total, 0 if past_key is None else past_key.shape[2])
     keys, values = (_cache(xp, past, x, starts, size) for past, x in ((past_key, k), (past_value, v)))
-    hidden = _hidden(xp, starts, ends, length, total, local_window_size, q.dtype)
+    hidden = _hidden(xp, starts if causal else ends, ends, length, total, local_window_size, q.dtype)
     bias = None if attention_bias is None else wide(attention_bias)
-    sink = xp.zeros(num_heads, q.dtype) if smooth_softmax and head_sink is None else head_sink
+    sink = xp.zeros(num_heads, q.dtype) if smooth_softmax == 1 and head_sink is None else head_sink
     out = _attend_groups(
         call, q, keys[:, :, :total], values[:, :, :total], scale, softcap, bias, hidden, sink
     )
@@ -398,6 +411,14 @@ def _grouped(
         split_heads(wide(key), kv_heads),
         split_heads(wide(value), kv_heads),
     )
+
+
+def _head_norm(xp: Any, x: Array, weight: Array | None, epsilon: float) -> Array:
+    """Return x [B, heads, S, D] over the root mean square of its last axis, times weight [D]."""
+    if weight is None:
+        return x
+    mean = (x * x).mean(axis=-1, keepdims=True, dtype=x.dtype)
+    return x / xp.sqrt(mean + x.dtype.type(epsilon)) * wide(weight)
 
 
 def _positions(xp: Any, starts: Sequence[int], length: int, given: Array | None) -> Array:

@@ -266,7 +266,7 @@ def nchwc_upsample(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",
 ) -> Array:
-    """A blocked X enlarged by whole factors, one per axis, nearest or linear, com.microsoft.nchwc version 1."""
+    """A blocked X enlarged by whole factors, nearest or linear, com.microsoft.nchwc version 1."""
     factors = call.xp.asarray([float(factor) for factor in scales], "float32")
     settings: Mapping[str, Any] = {
         "mode": mode,

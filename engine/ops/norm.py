@@ -224,7 +224,7 @@ def infer_layer(
     return TensorType(X.dtype, X.shape), TensorType(None, reduced), TensorType(None, reduced)
 
 
-@op("LayerNormalization", 17, infer=infer_layer)
+@op("LayerNormalization", 1, 17, infer=infer_layer)  # 1: what ONNX Runtime's optimiser writes into older models
 def layer_normalization(
     call: Call,
     X: Array,

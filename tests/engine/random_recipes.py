@@ -1,0 +1,663 @@
+"""How random graphs get their nodes: element-wise operators, reductions, and what moves elements about.
+
+A recipe adds one node, or a few that belong together, to a :class:`Builder`. It is registered for one or more
+operators and the opsets in which it holds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from onnx import helper
+
+from tests.engine.random_builder import (
+    BOOL,
+    F32,
+    FLOATS,
+    I64,
+    INTEGERS,
+    SIGNED,
+    TEXT,
+    Builder,
+    Rejected,
+    Value,
+    element_type,
+    elements,
+)
+
+Build: TypeAlias = Callable[[Builder, str], object]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to add an operator; ``first`` and ``last`` are the opsets in which it holds.
+
+    inner: fit for the body of a Loop, where contents change from turn to turn: nothing in it may depend on
+    the content of a value.
+    """
+
+    op: str
+    build: Build
+    first: int = 1
+    last: int = 1000
+    inner: bool = False
+
+
+RECIPES: list[Recipe] = []
+
+
+def recipe(*ops: str, first: int = 1, last: int = 1000, inner: bool = False) -> Callable[[Build], Build]:
+    """Register the decorated function for operators."""
+
+    def register(build: Build) -> Build:
+        RECIPES.extend(Recipe(op, build, first, last, inner) for op in ops)
+        return build
+
+    return register
+
+
+# ---- element-wise -------------------------------------------------------------------------------------
+
+UNARY = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor"),
+    *("HardSwish", "Identity", "IsNaN", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Sigmoid"),
+    *("Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "BitwiseNot"),
+)
+
+
+@recipe(*UNARY, inner=True)
+def unary(g: Builder, op: str) -> None:
+    """An operator with one input and no attributes."""
+    g.add(op, [g.pick(op)])
+
+
+ALPHAS: dict[str, tuple[str, ...]] = {
+    "Elu": ("alpha",),
+    "LeakyRelu": ("alpha",),
+    "ThresholdedRelu": ("alpha",),
+    "Celu": ("alpha",),
+    "Selu": ("alpha", "gamma"),
+    "HardSigmoid": ("alpha", "beta"),
+    "Shrink": ("bias", "lambd"),
+    "Swish": ("alpha",),
+}
+
+
+@recipe(*ALPHAS, inner=True)
+def with_alpha(g: Builder, op: str) -> None:
+    """A function with numbers for attributes."""
+    attributes = {name: g.real(0.25, 2.0) for name in ALPHAS[op] if g.chance(0.5)}
+    g.add(op, [g.pick(op)], **attributes)
+
+
+@recipe("Gelu", first=20, inner=True)
+def gelu(g: Builder, op: str) -> None:
+    g.add(op, [g.pick(op)], **({"approximate": g.choose(["none", "tanh"])} if g.chance(0.7) else {}))
+
+
+@recipe("IsInf", first=10, inner=True)
+def isinf(g: Builder, op: str) -> None:
+    names = [n for n in ("detect_negative", "detect_positive") if g.chance(0.5)]
+    g.add(op, [g.pick(op)], **{n: g.number(0, 1) for n in names})
+
+
+@recipe("Softmax", "LogSoftmax", "Hardmax", inner=True)
+def softmax(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank)
+    if g.opset < 11:
+        axis %= x.rank
+    needed = g.opset < 13 and x.rank < 2  # the default was 1
+    g.add(op, [x], **({"axis": axis} if needed or g.chance(0.8) else {}))
+
+
+BINARY = (
+    *("Add", "Sub", "Mul", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual"),
+    *("LessOrEqual", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
+
+
+@recipe(*BINARY, first=7, inner=True)
+def binary(g: Builder, op: str) -> None:
+    """Two inputs that broadcast."""
+    a = g.pick(op)
+    b = g.like(a, g.broadcastable(a.shape))
+    g.add(op, [a, b] if g.chance(0.7) else [b, a])
+
+
+@recipe("Pow", first=12)
+def power_mixed(g: Builder, op: str) -> None:
+    """Base and exponent of different dtypes."""
+    a = g.pick(op)
+    b = g.fresh(g.choose(g.dtypes(op, 1)), g.broadcastable(a.shape), tame=True)
+    if b.dtype.kind in "iu":
+        b = g.parameter(np.abs(b.array % 4).astype(b.dtype))
+    g.add(op, [a, b])
+
+
+def _whole(g: Builder, op: str) -> tuple[Value, Value]:
+    """Return dividend and divisor for which division is defined: no zero, no minimum by −1."""
+    a = g.pick(op)
+    b = g.like(a, g.broadcastable(a.shape))
+    if a.dtype.kind in "iu":
+        least = np.iinfo(a.dtype).min if a.dtype.kind == "i" else 0
+        safe = np.where(b.array == 0, 3, b.array)
+        if a.dtype.kind == "i" and a.array.size and a.array.min() == least:
+            safe = np.where(safe == -1, 2, safe)
+        if not np.array_equal(safe, b.array):
+            b = g.source(safe.astype(b.dtype))
+    return a, b
+
+
+@recipe("Div", first=7)
+def divide(g: Builder, op: str) -> None:
+    g.add(op, list(_whole(g, op)))
+
+
+@recipe("Mod", first=10)
+def modulo(g: Builder, op: str) -> None:
+    a, b = _whole(g, op)
+    fmod = 1 if a.dtype.kind == "f" else g.number(0, 1)
+    g.add(op, [a, b], fmod=fmod)
+
+
+@recipe("Div", first=7, inner=True)
+def divide_floats(g: Builder, op: str) -> None:
+    a = g.pick(op, within=FLOATS)
+    g.add(op, [a, g.like(a, g.broadcastable(a.shape))])
+
+
+@recipe("PRelu", first=7, inner=True)
+def prelu(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    shape = tuple(1 if g.chance(0.4) else d for d in x.shape[g.number(0, x.rank) :])
+    g.add(op, [x, g.like(x, shape)])
+
+
+@recipe("BitShift", first=11)
+def bit_shift(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    counts = g.content(x.dtype, g.broadcastable(x.shape), tame=True) % (8 * x.dtype.itemsize)
+    g.add(op, [x, g.parameter(counts.astype(x.dtype))], direction=g.choose(["LEFT", "RIGHT"]))
+
+
+@recipe("Max", "Min", "Sum", "Mean", first=8, inner=True)
+def variadic(g: Builder, op: str) -> None:
+    first = g.pick(op)
+    others = [g.like(first, g.broadcastable(first.shape)) for _ in range(g.number(0, 3))]
+    g.add(op, [first, *others])
+
+
+@recipe("Where", first=9, inner=True)
+def where(g: Builder, op: str) -> None:
+    x = g.pick(op, 1)
+    y = g.like(x, g.broadcastable(x.shape))
+    condition = g.find(lambda v: v.dtype == BOOL and v.rank == 0)
+    if condition is None or g.chance(0.7):
+        condition = g.fresh(BOOL, g.broadcastable(x.shape))
+    g.add(op, [condition, x, y])
+
+
+@recipe("Clip", first=6, inner=True)
+def clip(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    low, high = g.real(-2, 0), g.real(0, 2)
+    if g.opset < 11:
+        g.add(op, [x], **{n: v for n, v in (("min", low), ("max", high)) if g.chance(0.6)})
+        return
+    bounds = [g.parameter(np.array(max(0, b) if x.dtype.kind == "u" else b).astype(x.dtype)) for b in (low, high)]
+    g.add(op, [x, *(b if g.chance(0.7) else None for b in bounds)])
+
+
+@recipe("Cast", first=6)
+def cast(g: Builder, op: str) -> None:
+    """A cast between any two dtypes; text to numbers only where all of it are numbers."""
+    x = g.pick(op)
+    if x.dtype == TEXT:
+        x = g.parameter(np.array([str(g.number(-9, 9)) for _ in range(g.number(0, 4))], dtype=object))
+    targets = [d for d in (*FLOATS, *INTEGERS, BOOL) if d != BOOL or x.dtype != TEXT]
+    if x.dtype.kind in "iu" and g.opset >= 9:
+        targets.append(TEXT)
+    g.add(op, [x], to=element_type(g.choose(targets)))
+
+
+@recipe("CastLike", first=15)
+def cast_like(g: Builder, op: str) -> None:
+    x = g.pick("Cast", within=(*FLOATS, *INTEGERS, BOOL))
+    g.add(op, [x, g.pick("Cast", within=(*FLOATS, *INTEGERS, BOOL))])
+
+
+@recipe("BitCast", first=26)
+def bit_cast(g: Builder, op: str) -> None:
+    x = g.pick(op, within=(*FLOATS, *INTEGERS))
+    same = [d for d in (*FLOATS, *INTEGERS) if d.itemsize == x.dtype.itemsize]
+    g.add(op, [x], to=element_type(g.choose(same)))
+
+
+# ---- reductions ---------------------------------------------------------------------------------------
+
+REDUCTIONS: dict[str, int] = {
+    "ReduceSum": 13,
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1"), 18),
+    **dict.fromkeys(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), 18),
+}
+"""The opset from which the axes are an input."""
+
+
+@recipe(*REDUCTIONS, inner=True)
+def reduction(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    axes = g.axes(x.rank) if x.rank else []
+    if g.opset < 11:
+        axes = [a % x.rank for a in axes]
+    keep = {"keepdims": g.number(0, 1)} if g.chance(0.7) else {}
+    if g.opset < REDUCTIONS[op]:
+        g.add(op, [x], **({"axes": axes} if axes else {}), **keep)
+    else:
+        noop = {"noop_with_empty_axes": g.number(0, 1)} if g.chance(0.4) else {}
+        g.add(op, [x, g.ints(axes) if axes or g.chance(0.3) else None], **keep, **noop)
+
+
+@recipe("ArgMax", "ArgMin", inner=True)
+def arg_extreme(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    last = {"select_last_index": g.number(0, 1)} if g.opset >= 12 and g.chance(0.5) else {}
+    g.add(op, [x], axis=axis, keepdims=g.number(0, 1), **last)
+
+
+@recipe("CumSum", "CumProd", first=11, inner=True)
+def cumulative(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.parameter(np.array(g.axis(x.rank), dtype=g.choose([np.int64, np.int32])))
+    g.add(op, [x, axis], **{n: g.number(0, 1) for n in ("exclusive", "reverse") if g.chance(0.5)})
+
+
+@recipe("TopK", first=10)
+def top_k(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    k = g.ints([g.number(0 if g.chance(0.1) else min(1, x.shape[axis]), x.shape[axis])])
+    more = {n: g.number(0, 1) for n in ("largest",) if g.chance(0.6)} if g.opset >= 11 else {}
+    g.add_many(op, [x, k], 2, axis=axis, **more)
+
+
+# ---- moving elements ----------------------------------------------------------------------------------
+
+
+def factored(g: Builder, count: int) -> list[int]:
+    """Return dims whose product is ``count``."""
+    dims = []
+    for _ in range(g.number(0, 3)):
+        divisors = [d for d in range(1, min(count, 12) + 1) if count % d == 0]
+        dims.append(g.choose(divisors))
+        count //= dims[-1]
+    dims.insert(g.number(0, len(dims)), count)
+    return dims
+
+
+@recipe("Reshape", first=5)
+def reshape(g: Builder, op: str) -> None:
+    """Any target shape, with 0 (copy) and −1 (infer) where they fit."""
+    x = g.pick(op)
+    count = elements(x.shape)
+    dims = list(x.shape) if not count else factored(g, count)
+    target = [0 if i < x.rank and d == x.shape[i] and g.chance(0.3) else d for i, d in enumerate(dims)]
+    zero = {}
+    if not count:
+        target = dims if g.opset < 14 else [*dims]
+        zero = {"allowzero": 1} if g.opset >= 14 and g.chance(0.5) else {}
+    elif target and g.chance(0.4):
+        target[g.number(0, len(target) - 1)] = -1
+    if count == 1 and g.chance(0.2):
+        target = []
+    g.add(op, [x, g.ints(target)], **zero)
+
+
+@recipe("Transpose", inner=True)
+def transpose(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    perm = {"perm": g.rng.sample(range(x.rank), x.rank)} if x.rank and g.chance(0.8) else {}
+    g.add(op, [x], **perm)
+
+
+@recipe("Squeeze")
+def squeeze(g: Builder, op: str) -> None:
+    x = g.pick(op, test=lambda v: 1 in v.shape, shape=lambda: (1, *g.shape(0, 3)))
+    axes = [a - x.rank if g.opset >= 11 and g.chance(0.4) else a for a, d in enumerate(x.shape) if d == 1]
+    axes = axes[: g.number(1, len(axes))] if axes else []
+    if g.chance(0.2):
+        g.add(op, [x])
+    elif g.opset >= 13:
+        g.add(op, [x, g.ints(axes)])
+    else:
+        g.add(op, [x], axes=axes)
+
+
+@recipe("Unsqueeze")
+def unsqueeze(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(0, 3))
+    count = g.number(1, 2)
+    places = g.rng.sample(range(x.rank + count), count)
+    axes = [a - x.rank - count if g.opset >= 11 and g.chance(0.4) else a for a in places]
+    if g.opset >= 13:
+        g.add(op, [x, g.ints(axes)])
+    else:
+        g.add(op, [x], axes=sorted(axes))
+
+
+@recipe("Flatten", inner=True)
+def flatten(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.number(-x.rank if g.opset >= 11 else 0, x.rank)
+    g.add(op, [x], axis=axis)
+
+
+@recipe("Concat", first=4, inner=True)
+def concat(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    parts = [x]
+    for _ in range(g.number(0, 3)):
+        shape = list(x.shape)
+        shape[axis] = g.number(0, 3) if g.chance(0.6) else shape[axis]
+        parts.append(g.like(x, shape))
+    g.rng.shuffle(parts)
+    g.add(op, parts, axis=axis)
+
+
+@recipe("Split", first=2)
+def split(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4), test=lambda v: max(v.shape, default=0) > 1)
+    axis = g.choose([a for a, d in enumerate(x.shape) if d > 1])
+    size = x.shape[axis]
+    count = g.number(1, min(size, 3))
+    named = "".join("1" if g.chance(0.9) else "0" for _ in range(count)) if g.chance(0.2) else "1" * count
+    if "1" not in named:
+        raise Rejected("no output")
+    if g.opset >= 11 and g.chance(0.3):
+        axis -= x.rank
+    if size % count == 0 and g.chance(0.4):
+        number = {"num_outputs": count} if g.opset >= 18 else {}
+        g.add_many(op, [x], named, axis=axis, **number)
+        return
+    cuts = sorted(g.number(0, size) for _ in range(count - 1))
+    sizes = [b - a for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
+    if g.opset >= 13:
+        g.add_many(op, [x, g.ints(sizes)], named, axis=axis)
+    else:
+        g.add_many(op, [x], named, axis=axis, split=sizes)
+
+
+@recipe("Slice")
+def slicing(g: Builder, op: str) -> None:
+    """Bounds beyond the ends, negative ones, negative steps, some or all axes."""
+    x = g.pick(op, rank=(1, 4))
+    axes = g.axes(x.rank, least=1)
+    if g.opset < 10:
+        axes = sorted(a % x.rank for a in axes)
+    steps = [g.choose([1, 1, 2, -1, -2, 3]) if g.opset >= 10 else 1 for _ in axes]
+    far = [2**31 - 1, 2**63 - 1, -(2**31), -(2**63)]
+    bounds = [
+        [g.choose(far) if g.chance(0.1) else g.number(-x.shape[a] - 1, x.shape[a] + 1) for a in axes] for _ in "se"
+    ]
+    if g.opset < 10:
+        g.add(op, [x], axes=axes, starts=bounds[0], ends=bounds[1])
+        return
+    with_axes = sorted(a % x.rank for a in axes) != axes or len(axes) != x.rank or g.chance(0.5)
+    with_steps = any(s != 1 for s in steps) or g.chance(0.3)
+    dtype = np.int64 if max(map(abs, [*bounds[0], *bounds[1]])) > 2**31 - 1 else g.choose([np.int64, np.int32])
+    inputs = [x, g.ints(bounds[0], dtype), g.ints(bounds[1], dtype)]
+    inputs.append(g.ints(axes, dtype) if with_axes else None)
+    inputs.append(g.ints(steps, dtype) if with_steps else None)
+    g.add(op, inputs)
+
+
+@recipe("Pad", first=2)
+def pad(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    modes = ["constant", "constant", "reflect", "edge"] + (["wrap"] if g.opset >= 19 else [])
+    mode = g.choose(modes)
+    axes = list(range(x.rank))
+    if g.opset >= 18 and g.chance(0.4):
+        axes = g.axes(x.rank, least=1)
+    limits = [2 if mode in ("constant", "edge") else max(x.shape[a] - 1, 0) for a in axes]
+    if mode != "constant" and 0 in x.shape:
+        raise Rejected("nothing to repeat")
+    least = [-1 if mode == "constant" and x.shape[a] > 2 and g.chance(0.2) else 0 for a in axes]
+    pads = [g.number(low, min(high, 2)) for _ in "be" for low, high in zip(least, limits, strict=True)]
+    if g.opset < 11:
+        g.add(op, [x], mode=mode, pads=pads, **({"value": g.real(-1, 1)} if mode == "constant" else {}))
+        return
+    value = g.parameter(g.content(x.dtype, ())) if mode == "constant" and g.chance(0.5) else None
+    given = g.ints(axes, g.choose([np.int64, np.int32])) if axes != list(range(x.rank)) else None
+    g.add(op, [x, g.ints(pads), value, given], mode=mode)
+
+
+@recipe("Tile", first=6)
+def tile(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    g.add(op, [x, g.ints([g.choose([1, 1, 2, 3, 0]) for _ in x.shape])])
+
+
+@recipe("Expand", first=8)
+def expand(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    target = [g.number(1, 3) if d == 1 else g.choose([d, 1]) for d in x.shape]
+    target = [*g.shape(0, 1), *target] if g.chance(0.3) else target[g.number(0, len(target)) :]
+    g.add(op, [x, g.ints(target)])
+
+
+def indices(g: Builder, size: int, shape: Sequence[int], *, negative: bool = True, dtype: object = None) -> Value:
+    """Return integers in range of an axis, some counted from its end."""
+    if size < 1 and elements(shape):
+        raise Rejected("no index is in range")
+    numbers = [g.number(-size if negative else 0, size - 1) for _ in range(elements(shape))]
+    chosen = dtype or g.choose([np.int64, np.int32])
+    return g.parameter(np.array(numbers, dtype=chosen).reshape(shape))
+
+
+@recipe("Gather")
+def gather(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    g.add(op, [x, indices(g, x.shape[axis], g.shape(0, 2), negative=g.opset >= 11)], axis=axis)
+
+
+@recipe("GatherElements", first=11)
+def gather_elements(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4), test=lambda v: 0 not in v.shape)
+    axis = g.axis(x.rank)
+    shape = [g.number(1, d) for d in x.shape]
+    shape[axis] = g.number(0, 4)
+    g.add(op, [x, indices(g, x.shape[axis], shape)], axis=axis)
+
+
+def _nd_indices(g: Builder, x: Value, batch: int, depth: int) -> Value:
+    """Return indices of GatherND and ScatterND: the last axis addresses the leading axes after the batch."""
+    count = g.number(0, 3)
+    sizes = x.shape[batch : batch + depth]
+    rows = [[g.number(-d, d - 1) for d in sizes] for _ in range(elements(x.shape[:batch]) * count)]
+    return g.parameter(np.array(rows, dtype=np.int64).reshape(*x.shape[:batch], count, depth))
+
+
+@recipe("GatherND", first=11)
+def gather_nd(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4), test=lambda v: 0 not in v.shape)
+    batch = g.number(0, x.rank - 1) if g.opset >= 12 and g.chance(0.4) else 0
+    depth = g.number(1, x.rank - batch)
+    g.add(op, [x, _nd_indices(g, x, batch, depth)], **({"batch_dims": batch} if batch else {}))
+
+
+@recipe("ScatterND", first=11)
+def scatter_nd(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4), test=lambda v: 0 not in v.shape)
+    depth = g.number(1, x.rank)
+    at = _nd_indices(g, x, 0, depth)
+    mode = _mode(g, x)
+    if not mode:
+        at = g.parameter(_distinct(at.array, x.shape))
+    updates = g.fresh(x.dtype, (*at.shape[:-1], *x.shape[depth:]))
+    g.add(op, [x, at, updates], **mode)
+
+
+def _distinct(rows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return index rows without two that address the same place."""
+    seen = {tuple(i % d for i, d in zip(row, shape, strict=False)): row for row in rows.tolist()}
+    return np.array(list(seen.values()), dtype=rows.dtype).reshape(-1, rows.shape[-1])
+
+
+def _mode(g: Builder, x: Value) -> dict[str, str]:
+    """Return a scatter's reduction, none for dtypes that cannot be added."""
+    if g.opset < 16 or x.dtype in (TEXT, BOOL) or g.chance(0.5):
+        return {}
+    return {"reduction": g.choose(["add", "mul", "max", "min"] if g.opset >= 18 else ["add", "mul"])}
+
+
+@recipe("ScatterElements", first=11)
+@recipe("Scatter", first=9, last=10)
+def scatter_elements(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4), test=lambda v: 0 not in v.shape)
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    shape = [g.number(1, d) for d in x.shape]
+    mode = _mode(g, x)
+    size = x.shape[axis]
+    if mode:
+        at = indices(g, size, shape)
+    else:
+        lines = elements(shape) // shape[axis]
+        drawn = [g.rng.sample(range(size), shape[axis]) for _ in range(lines)]
+        moved = [d for i, d in enumerate(shape) if i != axis % x.rank]
+        at = g.parameter(np.moveaxis(np.array(drawn, dtype=np.int64).reshape(*moved, shape[axis]), -1, axis))
+    g.add(op, [x, at, g.fresh(x.dtype, shape)], axis=axis, **mode)
+
+
+@recipe("Shape")
+def shape_of(g: Builder, op: str) -> None:
+    x = g.pick(op)
+    ends = {n: g.number(-x.rank - 1, x.rank + 1) for n in ("start", "end") if g.opset >= 15 and g.chance(0.3)}
+    g.add(op, [x], **ends)
+
+
+@recipe("Size")
+def size_of(g: Builder, op: str) -> None:
+    g.add(op, [g.pick(op)])
+
+
+@recipe("ConstantOfShape", first=9)
+def constant_of_shape(g: Builder, op: str) -> None:
+    dtype = g.choose([d for d in (*FLOATS, *INTEGERS, BOOL)])
+    value = {"value": helper.make_tensor("", element_type(dtype), [1], [g.number(0, 2)])} if g.chance(0.8) else {}
+    g.add(op, [g.ints(g.shape(0, 3))], **value)
+
+
+@recipe("Range", first=11)
+def range_of(g: Builder, op: str) -> None:
+    dtype = g.dtype(g.dtypes(op))
+    start, count, step = g.number(-3, 3), g.number(0, 6), g.choose([1, 2, -1, 3])
+    numbers = [start, start + count * step, step]
+    if dtype.kind == "f" and g.chance(0.5):
+        numbers = [start + 0.5, start + count * step - 0.25, step * 0.75]
+    g.add(op, [g.parameter(np.array(n, dtype=dtype)) for n in numbers])
+
+
+@recipe("OneHot", first=9)
+def one_hot(g: Builder, op: str) -> None:
+    kinds = [d for d in g.dtypes(op) if d in (I64, F32)]
+    depth = g.number(1, 4)
+    numbers = [g.number(-depth - 1, depth) for _ in range(3)]
+    at = g.parameter(np.array(numbers[: g.number(0, 3)]).astype(g.choose(kinds)))
+    values = g.fresh(g.choose([d for d in g.dtypes(op, 2) if d != TEXT]), (2,))
+    g.add(op, [at, g.parameter(np.array(depth, dtype=np.int64)), values], axis=g.choose([-1, 0, 1, -2]))
+
+
+@recipe("EyeLike", first=9)
+def eye_like(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(2, 2))
+    to = {"dtype": element_type(g.choose([F32, I64]))} if g.chance(0.5) else {}
+    g.add(op, [x], k=g.number(-2, 2), **to)
+
+
+@recipe("NonZero", first=9)
+def non_zero(g: Builder, op: str) -> None:
+    g.add(op, [g.pick(op)])
+
+
+@recipe("Compress", first=9)
+def compress(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 4))
+    axis = g.axis(x.rank) if g.opset >= 11 else g.number(0, x.rank - 1)
+    whole = g.chance(0.3)
+    size = elements(x.shape) if whole else x.shape[axis]
+    condition = g.fresh(BOOL, (g.number(0, size),))
+    g.add(op, [x, condition], **({} if whole else {"axis": axis}))
+
+
+@recipe("Unique", first=11)
+def unique(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(1, 3))
+    axis = {"axis": g.axis(x.rank)} if g.chance(0.4) else {}
+    g.add_many(op, [x], g.number(1, 4), sorted=g.choose([1, 1, 0]), **axis)
+
+
+@recipe("Trilu", first=14)
+def trilu(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(2, 4))
+    k = g.parameter(np.array(g.number(-3, 3), dtype=np.int64)) if g.chance(0.5) else None
+    g.add(op, [x, k], **({"upper": g.number(0, 1)} if g.chance(0.7) else {}))
+
+
+@recipe("DepthToSpace")
+def depth_to_space(g: Builder, op: str) -> None:
+    block = g.number(1, 2)
+    x = g.pick(
+        op,
+        rank=(4, 4),
+        test=lambda v: v.shape[1] % block**2 == 0,
+        shape=lambda: (g.number(1, 2), block**2 * g.number(1, 2), g.number(1, 3), g.number(1, 3)),
+    )
+    mode = {"mode": g.choose(["DCR", "CRD"])} if g.opset >= 11 else {}
+    g.add(op, [x], blocksize=block, **mode)
+
+
+@recipe("SpaceToDepth")
+def space_to_depth(g: Builder, op: str) -> None:
+    block = g.number(1, 2)
+    x = g.pick(
+        op,
+        rank=(4, 4),
+        test=lambda v: v.shape[2] % block == v.shape[3] % block == 0,
+        shape=lambda: (g.number(1, 2), g.number(1, 3), block * g.number(1, 2), block * g.number(1, 2)),
+    )
+    g.add(op, [x], blocksize=block)
+
+
+@recipe("ReverseSequence", first=10)
+def reverse_sequence(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(2, 4), test=lambda v: v.shape[0] > 0 and v.shape[1] > 0)
+    batch = g.number(0, 1)
+    lengths = g.ints([g.number(1, x.shape[1 - batch]) for _ in range(x.shape[batch])])
+    g.add(op, [x, lengths], batch_axis=batch, time_axis=1 - batch)
+
+
+@recipe("CenterCropPad", first=18)
+def center_crop_pad(g: Builder, op: str) -> None:
+    x = g.pick(op, within=(F32,), rank=(1, 3))
+    axes = g.rng.sample(range(x.rank), g.number(1, x.rank))
+    g.add(op, [x, g.ints([g.number(1, 5) for _ in axes])], axes=axes)
+
+
+@recipe("TensorScatter", first=24)
+def tensor_scatter(g: Builder, op: str) -> None:
+    x = g.pick(op, rank=(3, 4), test=lambda v: 0 not in v.shape, shape=lambda: g.shape(3, 4, empty=0))
+    size = x.shape[-2]
+    length = g.number(1, size)
+    update = g.fresh(x.dtype, (*x.shape[:-2], length, x.shape[-1]))
+    circular = g.chance(0.3)
+    last = size - 1 if circular else size - length
+    at = g.ints([g.number(0, last) for _ in range(x.shape[0])]) if g.chance(0.7) else None
+    g.add(op, [x, update, at], mode="circular" if circular else "linear")
+
+
+__all__ = ["RECIPES", "SIGNED", "Recipe", "factored", "indices", "recipe"]

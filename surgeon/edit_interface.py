@@ -9,7 +9,7 @@ import onnx_ir as ir
 from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.surgeon.edit_find import Index, Names, Place, ValueLike, unknown
 from graphdoc.surgeon.edit_flow import put, redirect, remove_dead
-from graphdoc.surgeon.edit_new import constant, new_tensor
+from graphdoc.surgeon.edit_new import PLAIN_INITIALIZERS, constant, new_tensor
 from graphdoc.surgeon.edit_types import known, refresh, type_name
 from graphdoc.surgeon.types import dtype_name
 
@@ -258,11 +258,11 @@ def to_initializer(model: ir.Model, value: ValueLike, content: Any) -> ir.Value:
             next_step="name a value of the main graph",
         )
     if found.producer() is None:
-        if found.is_graph_input():
-            model.graph.inputs.remove(found)
         found.const_value, tensor.name = tensor, found.name
         found.shape = ir.Shape(tensor.shape.numpy())
         home.graph.initializers.add(found)
+        if found.is_graph_input() and model.ir_version >= PLAIN_INITIALIZERS:
+            model.graph.inputs.remove(found)
         refresh(model, [found])
         return found
     return _store_computed(model, found, tensor, home)
@@ -270,7 +270,7 @@ def to_initializer(model: ir.Model, value: ValueLike, content: Any) -> ir.Value:
 
 def _store_computed(model: ir.Model, found: ir.Value, tensor: ir.TensorProtocol, home: Place) -> ir.Value:
     names = Names(model)
-    fresh = constant(home, tensor, names.value(f"{found.name}_content"), names)
+    fresh = constant(model, home, tensor, names.value(f"{found.name}_content"), names)
     title = str(found.name)
     outputs = [output is found for output in model.graph.outputs]
     maker = found.producer()

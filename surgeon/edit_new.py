@@ -25,6 +25,10 @@ Operand: TypeAlias = ValueLike | np.ndarray[Any, Any] | np.generic | float | boo
 Resolved: TypeAlias = ir.Value | ir.TensorProtocol | None
 
 
+PLAIN_INITIALIZERS = 4
+"""The IR version from which initializers need not be inputs."""
+
+
 def new_tensor(content: Any, name: str = "") -> ir.TensorProtocol:
     """Return a tensor; Python floats are float32, whole numbers int64. bfloat16, float8, int4 stay what they are.
 
@@ -174,11 +178,14 @@ class Draft:
     def _input(self, value: Resolved, names: Names) -> ir.Value | None:
         if value is None or isinstance(value, ir.Value):
             return value
-        return constant(self.place, value, names.value(f"{self.op}_constant"), names)
+        return constant(self.model, self.place, value, names.value(f"{self.op}_constant"), names)
 
 
-def constant(place: Place, tensor: ir.TensorProtocol, title: str, names: Names) -> ir.Value:
-    """Return a new value with a tensor's content: an initializer, in functions the output of a Constant node."""
+def constant(model: ir.Model, place: Place, tensor: ir.TensorProtocol, title: str, names: Names) -> ir.Value:
+    """Return a new value with a tensor's content.
+
+    It is an initializer (up to IR version 3 listed as an input too), in functions the output of a Constant node.
+    """
     kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
     tensor.name = title
     if place.function:
@@ -189,6 +196,8 @@ def constant(place: Place, tensor: ir.TensorProtocol, title: str, names: Names) 
         return node.outputs[0]
     value = ir.Value(name=title, type=kind, shape=shape, const_value=tensor)
     place.graph.initializers.add(value)
+    if model.ir_version < PLAIN_INITIALIZERS and place.graph is model.graph:
+        model.graph.inputs.append(value)
     return value
 
 

@@ -100,12 +100,19 @@ class Facts:
         """Return the node that holds a subgraph, None for the main graph and functions."""
         return self._place(graph)[0]
 
-    def _place(self, graph: ir.Graph) -> tuple[ir.Node | None, ir.Graph]:
+    def belongs(self, value: ir.Value) -> bool:
+        """Return whether a value is one of the model: of its graph, a subgraph or a function."""
+        return value.graph is not None and self._find(value.graph) is not None
+
+    def _find(self, graph: ir.Graph) -> tuple[ir.Node | None, ir.Graph] | None:
         found = self._owners.get(graph)
         if found is None or not _holds(found[0], graph):
             self._owners = dict(_subgraphs(self.model))
-            found = self._owners.get(graph, (None, self.model.graph))
+            found = self._owners.get(graph)
         return found
+
+    def _place(self, graph: ir.Graph) -> tuple[ir.Node | None, ir.Graph]:
+        return self._find(graph) or (None, self.model.graph)
 
     def _frame(self, graph: ir.Graph | None) -> "Frame":
         if graph is None or graph is self.model.graph:

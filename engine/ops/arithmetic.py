@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import content
 from graphdoc.engine.ops.dtypes import FLOAT64, is_float, limits, single
 from graphdoc.engine.ops.elementwise import plain, unary
 from graphdoc.engine.ops.precision import narrow, wide
@@ -41,8 +42,9 @@ _NAMED = (
     ("Acosh", "arccosh", 9, 22),
     ("Atanh", "arctanh", 9, 22),
 )
+_FOLLOWED = {"Abs": content.absolute_type, "Neg": content.negative_type}
 for _name, _function, *_since in _NAMED:
-    plain(_name, _function, *_since)
+    plain(_name, _function, *_since, infer=_FOLLOWED.get(_name, same_as_first))
 
 unary("Erf", 9, 13)(erf)
 
@@ -86,25 +88,25 @@ def one_sided(evaluate: Callable[..., Array]) -> Callable[..., Array]:
     return old
 
 
-@op("Add", 7, 13, 14, infer=broadcast)
+@op("Add", 7, 13, 14, infer=content.add_type)
 def add(call: Call, a: Array, b: Array) -> Array:
     """a + b; integers wrap (ONNX Add-14)."""
     return call.xp.add(a, b)
 
 
-@op("Sub", 7, 13, 14, infer=broadcast)
+@op("Sub", 7, 13, 14, infer=content.subtract_type)
 def sub(call: Call, a: Array, b: Array) -> Array:
     """a − b; integers wrap (ONNX Sub-14)."""
     return call.xp.subtract(a, b)
 
 
-@op("Mul", 7, 13, 14, infer=broadcast)
+@op("Mul", 7, 13, 14, infer=content.multiply_type)
 def mul(call: Call, a: Array, b: Array) -> Array:
     """a · b; integers wrap (ONNX Mul-14)."""
     return call.xp.multiply(a, b)
 
 
-@op("Div", 7, 13, 14, infer=broadcast)
+@op("Div", 7, 13, 14, infer=content.divide_type)
 def div(call: Call, a: Array, b: Array) -> Array:
     """a ÷ b; integers truncate toward zero, and an integer ÷ 0 is 0 (undefined in ONNX Div-14)."""
     xp = call.xp
@@ -147,7 +149,7 @@ def _integer_power(xp: Any, x: Array, y: Array) -> Array:
     return xp.power(x, y.astype(x.dtype)) if y.dtype.kind == "u" else xp.power(x.astype("int64"), y)
 
 
-@op("Mod", 10, 13, 28, infer=broadcast)
+@op("Mod", 10, 13, 28, infer=content.modulo_type)
 def mod(call: Call, a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder, with the sign of b, or with ``fmod`` the sign of a (ONNX Mod-28).
 
@@ -165,19 +167,19 @@ op("Pow", 1, infer=broadcast_old)(one_sided(pow_))
 # ---- many inputs --------------------------------------------------------------------------------------
 
 
-@op("Max", 1, 6, 8, 12, 13, infer=broadcast)
+@op("Max", 1, 6, 8, 12, 13, infer=content.max_type)
 def max_(call: Call, *inputs: Array, consumed_inputs: Any = None) -> Array:
     """The largest of the inputs; NaN wins (ONNX Max-13)."""
     return reduce(call.xp.maximum, inputs)
 
 
-@op("Min", 1, 6, 8, 12, 13, infer=broadcast)
+@op("Min", 1, 6, 8, 12, 13, infer=content.min_type)
 def min_(call: Call, *inputs: Array, consumed_inputs: Any = None) -> Array:
     """The smallest of the inputs; NaN wins (ONNX Min-13)."""
     return reduce(call.xp.minimum, inputs)
 
 
-@op("Sum", 1, 6, 8, 13, infer=broadcast)
+@op("Sum", 1, 6, 8, 13, infer=content.sum_type)
 def sum_(call: Call, *inputs: Array, consumed_inputs: Any = None) -> Array:
     """The sum of the inputs from left to right; narrow floats round once (ONNX Sum-13)."""
     return narrow(reduce(call.xp.add, map(wide, inputs)), inputs[0].dtype)

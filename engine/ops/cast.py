@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.engine.ops import content
 from graphdoc.engine.ops.dtypes import FLOAT8, FLOAT32, FLOAT64, STRING, DType, from_code, is_float, limits
 from graphdoc.engine.ops.host import strings, to_host
 from graphdoc.engine.ops.precision import narrow
@@ -149,11 +150,15 @@ def _write(x: Array) -> Array:
 
 def _cast_type(call: Call, x: TensorType, *, to: int | str, **_: Any) -> TensorType:
     code = ir.DataType[to.upper()] if isinstance(to, str) else to
-    return TensorType(call.real(from_code(code)), x.shape)
+    return content.cast_type(x, TensorType(call.real(from_code(code)), x.shape))
+
+
+def _bits_type(call: Call, x: TensorType, *, to: int) -> TensorType:
+    return TensorType(call.real(from_code(to)), x.shape)
 
 
 def _cast_like_type(call: Call, x: TensorType, like: TensorType, **_: Any) -> TensorType:
-    return TensorType(like.dtype, x.shape)
+    return content.cast_type(x, TensorType(like.dtype, x.shape))
 
 
 @op("Cast", 6, 9, 13, 19, 21, 23, 24, 25, 28, infer=_cast_type)
@@ -175,7 +180,7 @@ def cast_like(call: Call, x: Array, like: Array, *, saturate: int = 1, round_mod
     return convert(call.xp, x, like.dtype, saturate=bool(saturate), round_mode=round_mode)
 
 
-@op("BitCast", 26, infer=_cast_type)
+@op("BitCast", 26, infer=_bits_type)
 def bit_cast(call: Call, x: Array, *, to: int) -> Array:
     """The bits of x read as another dtype of the same width (ONNX BitCast-26).
 

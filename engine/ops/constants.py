@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.engine.ops.content import entries, entry_count, single_entry, sizes_as_content, with_entries
+from graphdoc.engine.ops.dims import add, ceil_divide, maximum, subtract
 from graphdoc.engine.ops.host import ints, scalar, strings
-from graphdoc.engine.ops.shapes import INT64, constant_ints
+from graphdoc.engine.ops.shapes import INT64, multiply_dims
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 _FORMS: dict[str, Callable[[Any], Array]] = {
@@ -47,11 +49,7 @@ def constant(call: Call, **form: Any) -> Array:
 
 def _filled_type(call: Call, shape: TensorType, *, value: Array | None = None) -> TensorType:
     dtype = call.real(np.float32 if value is None else value.dtype)
-    dims = constant_ints(shape)
-    if dims is not None:
-        return TensorType(dtype, tuple(dims))
-    rank = shape.shape[0] if shape.shape else None
-    return TensorType(dtype, (None,) * rank if isinstance(rank, int) else None)
+    return TensorType(dtype, entries(shape))
 
 
 @op("ConstantOfShape", 9, 20, 21, 23, 24, 25, infer=_filled_type)
@@ -67,11 +65,7 @@ def constant_of_shape(call: Call, shape: Array, *, value: Array | None = None) -
 
 
 def _shape_type(call: Call, data: TensorType, *, start: int = 0, end: int | None = None) -> TensorType:
-    if data.shape is None:
-        return TensorType(INT64, (None,))
-    dims = data.shape[start:end]
-    known = all(isinstance(dim, int) for dim in dims)
-    return TensorType(INT64, (len(dims),), np.asarray(dims, np.int64) if known else None)
+    return TensorType(INT64, (None,)) if data.shape is None else sizes_as_content(data.shape[start:end])
 
 
 @op("Shape", 1, 13, 15, 19, 21, 23, 24, 25, infer=_shape_type)
@@ -82,9 +76,8 @@ def shape_(call: Call, data: Array, *, start: int = 0, end: int | None = None) -
 
 
 def _size_type(call: Call, data: TensorType) -> TensorType:
-    dims = [dim for dim in data.shape or () if isinstance(dim, int)]
-    known = data.shape is not None and len(dims) == len(data.shape)
-    return TensorType(INT64, (), np.asarray(prod(dims), np.int64) if known else None)
+    count = None if data.shape is None else multiply_dims(data.shape)
+    return with_entries(TensorType(INT64, ()), [count])
 
 
 @op("Size", 1, 13, 19, 21, 23, 24, 25, infer=_size_type)
@@ -96,7 +89,14 @@ def size(call: Call, data: Array) -> Array:
 def _range_type(
     call: Call, start: TensorType, limit: TensorType, delta: TensorType, *, stash_type: int = 1
 ) -> TensorType:
-    return TensorType(start.dtype, (None,))
+    first, end, step = (single_entry(known) for known in (start, limit, delta))
+    if not isinstance(step, int) or step == 0:
+        return TensorType(start.dtype, (None,))
+    span = subtract(end, first) if step > 0 else subtract(first, end)
+    count = maximum(ceil_divide(span, abs(step)), 0)
+    known = TensorType(start.dtype, (count,))
+    places = range(entry_count(known) or 0)
+    return with_entries(known, [add(first, step * place) for place in places])
 
 
 @op("Range", 11, 27, infer=_range_type)

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import same_as_first
-from graphdoc.engine.ops.table import Array, Call, Value, op
+from graphdoc.engine.ops.table import Array, Call, Infer, TensorType, Value, op
 
 Function: TypeAlias = Callable[..., Array]
 """(xp, x, **attributes) → an array like x."""
@@ -44,16 +44,20 @@ def _by_blocks(function: Function, x: Array, attributes: dict[str, Any]) -> Arra
     return result.reshape(x.shape)
 
 
-def plain(name: str, function: str, *since: int) -> None:
+def plain(name: str, function: str, *since: int, infer: Infer = same_as_first) -> None:
     """Register the function that the array namespace has under this name, in the dtype of the input."""
 
     def evaluate(call: Call, x: Array, *, consumed_inputs: Any = None) -> Array:
         return getattr(call.xp, function)(x)
 
-    op(name, *since, infer=same_as_first)(evaluate)
+    op(name, *since, infer=infer)(evaluate)
 
 
-@op("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25, infer=same_as_first)
+def _unchanged(call: Call, x: TensorType) -> TensorType:
+    return x
+
+
+@op("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25, infer=_unchanged)
 def identity(call: Call, x: Value) -> Value:
     """x, which may be a tensor, a sequence or an optional (ONNX Identity-25)."""
     return x

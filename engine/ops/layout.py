@@ -1,11 +1,14 @@
 """Shape and order of elements: no value is computed, most results are views of the input."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import carried, entry_count, joined, with_entries
+from graphdoc.engine.ops.content import entries as sizes_of
+from graphdoc.engine.ops.dims import at_least, ceil_divide, floor_divide, subtract
 from graphdoc.engine.ops.host import axis_of, ints, namespace, scalar
 from graphdoc.engine.ops.shapes import (
     Shape,
@@ -21,36 +24,45 @@ from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 # ---- Reshape, Flatten ---------------------------------------------------------------------------------
 
 
-def _reshaped(shape: Shape | None, target: Sequence[int], allowzero: int) -> Shape | None:
-    """Return the symbolic shape after Reshape."""
+def _reshaped(shape: Shape | None, target: Sequence[Dim], allowzero: int) -> Shape | None:
+    """Return the symbolic shape after Reshape.
+
+    A symbolic size in the target is taken not to be 0 where Reshape would read a 0 as "keep the axis". One that
+    is unknown follows from the others, like -1: the number of elements stays.
+    """
     kept = dict(enumerate(shape or ())) if not allowzero else {}
-    dims: list[Dim] = [size if size or allowzero else kept.get(axis) for axis, size in enumerate(target)]
-    if -1 in target:
-        rest = [dim for dim in dims if dim != -1]
-        dims[target.index(-1)] = None if shape is None else _remainder(list(shape), rest)
-    return tuple(dims)
+    dims = [
+        kept.get(axis) if size == 0 and not allowzero else _certain(size) for axis, size in enumerate(target)
+    ]
+    open_axes = [axis for axis, dim in enumerate(dims) if dim is None or dim == -1]
+    if shape is not None and len(open_axes) == 1:
+        rest = [dim for axis, dim in enumerate(dims) if axis != open_axes[0]]
+        dims[open_axes[0]] = remaining(shape, rest)
+    return tuple(None if dim == -1 else dim for dim in dims)
 
 
-def _remainder(total: list[Dim], parts: list[Dim]) -> Dim:
-    """Return the size that makes the product of ``parts`` that of ``total``; equal symbols cancel out."""
-    for symbol in [dim for dim in parts if isinstance(dim, str)]:
-        if symbol in total:
-            total.remove(symbol)
-            parts.remove(symbol)
-    whole, divisor = multiply_dims(total), multiply_dims(parts)
-    if isinstance(whole, int) and isinstance(divisor, int):
-        return whole // divisor if divisor else None
-    return whole if divisor == 1 else None
+def _certain(size: Dim) -> Dim:
+    """Return a size of the target; None where it could be negative, so -1, in some run."""
+    return size if isinstance(size, int) or at_least(size, 0) else None
+
+
+def remaining(whole: Sequence[Dim], parts: Sequence[Dim]) -> Dim:
+    """Return the size that makes the product of ``parts`` that of ``whole``, None in doubt."""
+    numbers, divisors = list(whole), list(parts)
+    for dim in parts:
+        if dim is not None and dim != 0 and dim in numbers:
+            numbers.remove(dim)
+            divisors.remove(dim)
+    return floor_divide(multiply_dims(numbers), multiply_dims(divisors))
 
 
 def _reshape_type(
     call: Call, data: TensorType, shape: TensorType | None = None, *, allowzero: int = 0, **old: Any
 ) -> TensorType:
-    target = old.get("shape") if shape is None else constant_ints(shape)
+    target = old.get("shape") if shape is None else sizes_of(shape)
     if target is None:
-        rank = shape.shape[0] if shape is not None and shape.shape else None
-        return TensorType(data.dtype, (None,) * rank if isinstance(rank, int) else None)
-    return TensorType(data.dtype, _reshaped(data.shape, target, allowzero))
+        return TensorType(data.dtype)
+    return carried(data, TensorType(data.dtype, _reshaped(data.shape, target, allowzero)))
 
 
 @op("Reshape", 5, 13, 14, 19, 21, 23, 24, 25, infer=_reshape_type)
@@ -101,7 +113,7 @@ def _transpose_type(call: Call, data: TensorType, *, perm: Sequence[int] | None 
     if data.shape is None:
         return TensorType(data.dtype, (None,) * len(perm) if perm else None)
     order = perm if perm is not None else range(len(data.shape))[::-1]
-    return TensorType(data.dtype, tuple(data.shape[axis] for axis in order))
+    return carried(data, TensorType(data.dtype, tuple(data.shape[axis] for axis in order)))
 
 
 @op("Transpose", 1, 13, 21, 23, 24, 25, infer=_transpose_type)
@@ -121,7 +133,8 @@ def _squeeze_type(
         return TensorType(data.dtype)
     every = [axis for axis, dim in enumerate(data.shape) if dim == 1]
     gone = every if axes is None else positive_axes(axes, len(data.shape))
-    return TensorType(data.dtype, tuple(d for axis, d in enumerate(data.shape) if axis not in gone))
+    left = tuple(d for axis, d in enumerate(data.shape) if axis not in gone)
+    return carried(data, TensorType(data.dtype, left))
 
 
 def _squeezed(data: Array, axes: Sequence[int] | None) -> Array:
@@ -146,11 +159,18 @@ def _unsqueeze_type(
 ) -> TensorType:
     found = axes if axes_input is None else constant_ints(axes_input)
     if data.shape is None or found is None:
-        return TensorType(data.dtype)
+        return TensorType(data.dtype, _ranked(data.shape, axes_input))
     rank = len(data.shape) + len(found)
     new = positive_axes(found, rank)
     dims = iter(data.shape)
-    return TensorType(data.dtype, tuple(1 if axis in new else next(dims) for axis in range(rank)))
+    sizes = tuple(1 if axis in new else next(dims) for axis in range(rank))
+    return carried(data, TensorType(data.dtype, sizes))
+
+
+def _ranked(shape: Shape | None, axes: TensorType | None) -> Shape | None:
+    """Return unknown sizes of the rank that follows when only the number of new axes is known."""
+    count = axes.shape[0] if axes is not None and axes.shape else None
+    return (None,) * (len(shape) + count) if shape is not None and isinstance(count, int) else None
 
 
 def _unsqueezed(data: Array, axes: Sequence[int]) -> Array:
@@ -179,9 +199,11 @@ def unsqueeze(call: Call, data: Array, axes: Array) -> Array:
 
 
 def _expand_type(call: Call, data: TensorType, shape: TensorType) -> TensorType:
-    target = constant_ints(shape)
+    target = sizes_of(shape)
     dims = None if target is None else broadcast_shapes((data.shape, tuple(target)))
-    return TensorType(data.dtype, dims)
+    known = TensorType(data.dtype, dims)
+    repeats = entry_count(known) if data.elements and len(data.elements) == 1 else None
+    return carried(data, known) if repeats is None else with_entries(known, (data.elements or ()) * repeats)
 
 
 @op("Expand", 8, 13, infer=_expand_type)
@@ -193,11 +215,9 @@ def expand(call: Call, data: Array, shape: Array) -> Array:
 
 
 def _tile_type(call: Call, data: TensorType, repeats: TensorType) -> TensorType:
-    counts = constant_ints(repeats)
     if data.shape is None:
-        return TensorType(data.dtype)
-    if counts is None:
-        return TensorType(data.dtype, (None,) * len(data.shape))
+        return TensorType(data.dtype, sizes_of(repeats) and (None,) * len(sizes_of(repeats) or ()))
+    counts = sizes_of(repeats) or (None,) * len(data.shape)
     return TensorType(data.dtype, tuple(map(multiply_dims, zip(data.shape, counts, strict=True))))
 
 
@@ -213,7 +233,14 @@ def tile(call: Call, data: Array, repeats: Array) -> Array:
     return namespace(call, data).tile(data, counts)
 
 
-@op("Tile", 1)
+def _tile_old_type(call: Call, data: TensorType, tiles: TensorType, axis: TensorType) -> TensorType:
+    if data.shape is None or tiles.value is None or axis.value is None:
+        return TensorType(data.dtype, None if data.shape is None else (None,) * len(data.shape))
+    at, count = int(axis.value.reshape(())), int(tiles.value.reshape(()))
+    return TensorType(data.dtype, with_dims(data.shape, {at: multiply_dims((data.shape[at], count))}))
+
+
+@op("Tile", 1, infer=_tile_old_type)
 def tile_1(call: Call, data: Array, tiles: Array, axis: Array) -> Array:
     """``data`` repeated ``tiles`` times along one axis; both come as scalars of the data's dtype (ONNX
     Tile-1)."""
@@ -222,13 +249,17 @@ def tile_1(call: Call, data: Array, tiles: Array, axis: Array) -> Array:
     return namespace(call, data).tile(data, counts)
 
 
-@op("Concat", 4, 11, 13, infer=concatenated)
+def _concat_type(call: Call, *types: TensorType, axis: int = 1, **attributes: Any) -> TensorType:
+    return joined(types, concatenated(call, *types, axis=axis))
+
+
+@op("Concat", 4, 11, 13, infer=_concat_type)
 def concat(call: Call, *inputs: Array, axis: int) -> Array:
     """The inputs joined along ``axis`` (ONNX Concat-13)."""
     return inputs[0] if len(inputs) == 1 else namespace(call, *inputs).concatenate(inputs, axis=axis)
 
 
-@op("Concat", 1, infer=concatenated)
+@op("Concat", 1, infer=_concat_type)
 def concat_1(call: Call, *inputs: Array, axis: int = 1) -> Array:
     """Concat whose axis defaults to 1 (ONNX Concat-1)."""
     return concat(call, *inputs, axis=axis)
@@ -246,12 +277,26 @@ def _split_type(
     split: Sequence[int] | None = None,
     num_outputs: int | None = None,
 ) -> tuple[TensorType, ...]:
-    sizes: Sequence[int | None] | None = constant_ints(split_input) if split_input is not None else split
+    sizes: Sequence[Dim] | None = sizes_of(split_input) if split_input is not None else split
     dim = None if data.shape is None else data.shape[axis]
-    if sizes is None and split_input is None and isinstance(dim, int):
-        sizes = _even_parts(dim, num_outputs or call.outputs)
-    sizes = [None] * call.outputs if sizes is None else sizes
-    return tuple(TensorType(data.dtype, with_dims(data.shape, {axis: size})) for size in sizes)
+    if not sizes and split_input is None:
+        count = num_outputs or call.outputs
+        part = floor_divide(dim, count) if num_outputs is None else ceil_divide(dim, count)
+        sizes = [*[part] * (count - 1), subtract(dim, multiply_dims((part, count - 1)))]
+        sizes = sizes if num_outputs else [part] * count
+    sizes = sizes or [None] * call.outputs
+    types = [TensorType(data.dtype, with_dims(data.shape, {axis: size})) for size in sizes]
+    return tuple(types if data.elements is None else _split_entries(data.elements, types))
+
+
+def _split_entries(found: Sequence[Dim], types: Sequence[TensorType]) -> Iterator[TensorType]:
+    """Yield the parts of a tensor of rank 1 with their entries, as long as their sizes are known."""
+    start: int | None = 0
+    for known in types:
+        size = entry_count(known)
+        end = None if start is None or size is None else start + size
+        yield known if end is None else with_entries(known, found[start:end])
+        start = end
 
 
 def _even_parts(size: int, count: int) -> list[int]:

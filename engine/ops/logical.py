@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import content
 from graphdoc.engine.ops.arithmetic import one_sided
 from graphdoc.engine.ops.host import namespace, to_host
 from graphdoc.engine.ops.shapes import (
     BOOL,
     broadcast,
     broadcast_bool,
-    broadcast_where,
     same_as_first,
     same_shape,
 )
@@ -32,12 +32,12 @@ def _old_bool(call: Call, a: TensorType, b: TensorType, **attributes: Any) -> Te
 
 _OLD = 1
 _BINARY: tuple[tuple[str, str, Infer, tuple[int, ...]], ...] = (
-    ("Greater", "greater", broadcast_bool, (1, 7, 9, 13)),
-    ("Less", "less", broadcast_bool, (1, 7, 9, 13)),
-    ("GreaterOrEqual", "greater_equal", broadcast_bool, (12, 16)),
-    ("LessOrEqual", "less_equal", broadcast_bool, (12, 16)),
-    ("And", "logical_and", broadcast_bool, (1, 7)),
-    ("Or", "logical_or", broadcast_bool, (1, 7)),
+    ("Greater", "greater", content.greater_type, (1, 7, 9, 13)),
+    ("Less", "less", content.less_type, (1, 7, 9, 13)),
+    ("GreaterOrEqual", "greater_equal", content.greater_equal_type, (12, 16)),
+    ("LessOrEqual", "less_equal", content.less_equal_type, (12, 16)),
+    ("And", "logical_and", content.and_type, (1, 7)),
+    ("Or", "logical_or", content.or_type, (1, 7)),
     ("Xor", "logical_xor", broadcast_bool, (1, 7)),
     ("BitwiseAnd", "bitwise_and", broadcast, (18,)),
     ("BitwiseOr", "bitwise_or", broadcast, (18,)),
@@ -50,7 +50,7 @@ for _name, _function, _infer, _since in _BINARY:
         op(_name, _OLD, infer=_old_bool)(one_sided(_evaluate))
 
 
-@op("Equal", 7, 11, 13, 19, infer=broadcast_bool)
+@op("Equal", 7, 11, 13, 19, infer=content.equal_type)
 def equal(call: Call, a: Array, b: Array) -> Array:
     """a = b, for strings too (ONNX Equal-19)."""
     return namespace(call, a, b).asarray(a == b)
@@ -59,7 +59,7 @@ def equal(call: Call, a: Array, b: Array) -> Array:
 op("Equal", _OLD, infer=_old_bool)(one_sided(equal))
 
 
-@op("Not", 1, infer=same_as_first)
+@op("Not", 1, infer=content.not_type)
 def not_(call: Call, x: Array) -> Array:
     """The other truth value (ONNX Not-1)."""
     return call.xp.logical_not(x)
@@ -106,7 +106,7 @@ def is_inf(call: Call, x: Array, *, detect_negative: int = 1, detect_positive: i
     return found if detect_positive else found & xp.signbit(x)
 
 
-@op("Where", 9, 16, infer=broadcast_where)
+@op("Where", 9, 16, infer=content.where_type)
 def where(call: Call, condition: Array, x: Array, y: Array) -> Array:
     """x where the condition holds, else y (ONNX Where-16)."""
     if isinstance(x, np.ndarray):

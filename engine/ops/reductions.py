@@ -7,6 +7,8 @@ The axes are an attribute in old versions and an input in new ones; none means a
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from graphdoc.engine.ops import dims
+from graphdoc.engine.ops.content import reduced_entries
 from graphdoc.engine.ops.dtypes import FLOAT64, INT64, is_float, limits
 from graphdoc.engine.ops.host import ints, scalar
 from graphdoc.engine.ops.precision import narrow, wide
@@ -16,6 +18,15 @@ from graphdoc.engine.ops.table import Array, Call, op
 Axes: TypeAlias = tuple[int, ...]
 Reduction: TypeAlias = Callable[[Any, Array, Axes, bool], Array]
 """(xp, x in the dtype to accumulate in, axes, keepdims) → result in that dtype."""
+
+
+_FOLLOWED = {
+    "ReduceProd": reduced_entries(dims.product, reduced),
+    "ReduceSum": reduced_entries(dims.total, reduced),
+    "ReduceMax": reduced_entries(lambda entries: dims.maximum(*entries), reduced),
+    "ReduceMin": reduced_entries(lambda entries: dims.minimum(*entries), reduced),
+}
+"""Reductions that also tell the content: sizes are computed by them."""
 
 
 def _axes(x: Array, axes: Sequence[int] | None, noop: int) -> Axes:
@@ -46,8 +57,8 @@ def reduction(
             return narrow(function(call.xp, wide(x), _axes(x, axes, 0), bool(keepdims)), x.dtype)
 
         evaluate.__doc__ = old.__doc__ = function.__doc__
-        op(name, *by_input, infer=reduced)(evaluate)
-        op(name, *by_attribute, infer=reduced)(old)
+        op(name, *by_input, infer=_FOLLOWED.get(name, reduced))(evaluate)
+        op(name, *by_attribute, infer=_FOLLOWED.get(name, reduced))(old)
         return function
 
     return register

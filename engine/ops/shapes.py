@@ -6,11 +6,11 @@ in doubt, the shape is None. Inputs that a run would refuse may be given any ans
 """
 
 from collections.abc import Iterable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.dims import at_least, product, total
 from graphdoc.engine.ops.table import Call, Dim, Infer, TensorType
 
 Shape = tuple[Dim, ...]
@@ -47,7 +47,9 @@ def broadcast_dims(dims: Iterable[Dim]) -> Dim:
     sizes = [dim for dim in rest if isinstance(dim, int)]
     if sizes:
         return sizes[0]
-    return rest.pop() if len(rest) == 1 else (None if rest else 1)
+    if len(rest) < 2:
+        return rest.pop() if rest else 1
+    return next((dim for dim in rest if at_least(dim, 2)), None)
 
 
 def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:
@@ -72,22 +74,14 @@ def merge_dims(dims: Iterable[Dim]) -> Dim:
 
 
 def add_dims(dims: Iterable[Dim]) -> Dim:
-    """Return the sum of sizes, None unless all are known (or all but zeros is one symbol)."""
-    rest = [dim for dim in dims if dim != 0]
-    if all(isinstance(dim, int) for dim in rest):
-        return sum(dim for dim in rest if isinstance(dim, int))
-    return rest[0] if len(rest) == 1 else None
+    """Return the sum of sizes, None when one is unknown."""
+    return total(dims)
 
 
 def multiply_dims(dims: Iterable[Dim]) -> Dim:
-    """Return the product of sizes, None unless all are known (or all but ones is one symbol)."""
+    """Return the product of sizes, None when one is unknown and none is 0."""
     found = list(dims)
-    if 0 in found:
-        return 0
-    rest = [dim for dim in found if dim != 1]
-    if all(isinstance(dim, int) for dim in rest):
-        return prod(dim for dim in rest if isinstance(dim, int))
-    return rest[0] if len(rest) == 1 else None
+    return 0 if 0 in found else product(found)
 
 
 def with_dims(shape: Shape | None, changes: dict[int, Dim]) -> Shape | None:

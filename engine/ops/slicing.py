@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import carried, entries, with_entries
+from graphdoc.engine.ops.dims import add, at_least, ceil_divide, maximum, minimum, subtract
 from graphdoc.engine.ops.host import ints, namespace
-from graphdoc.engine.ops.shapes import constant_ints, positive_axes
+from graphdoc.engine.ops.shapes import add_dims, constant_ints, positive_axes
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 # ---- Slice --------------------------------------------------------------------------------------------
@@ -41,32 +43,69 @@ def _slices(
     return tuple(result)
 
 
+_FAR = 2**31 - 1
+"""Starts and ends from here on, of either sign, mean "as far as the axis goes"."""
+
+
+def _edge(at: Dim, size: Dim) -> Dim:
+    """Return a start or end of a forward slice counted from the front and clamped, None in doubt."""
+    if at is None or size is None:
+        return None
+    if isinstance(at, int) and abs(at) >= _FAR:
+        return size if at > 0 else 0
+    if at_least(at, 0):
+        return minimum(at, size)
+    return maximum(add(at, size), 0) if at_least(-1, at) else None
+
+
+def _slice_size(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
+    """Return how many elements a slice takes of an axis, None in doubt."""
+    if not isinstance(step, int) or step == 0 or size is None:
+        return None
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(size)[_one_slice(size, start, end, step)])
+    if step > 0:
+        span = subtract(_edge(end, size), _edge(start, size))
+        return maximum(ceil_divide(span, step), 0)
+    whole = (
+        isinstance(start, int) and (start == -1 or start >= _FAR) and isinstance(end, int) and end <= -_FAR
+    )
+    return ceil_divide(size, -step) if whole else None
+
+
 def _slice_type(
     call: Call, data: TensorType, *inputs: TensorType | None, **attributes: Sequence[int]
 ) -> TensorType:
-    """Axes that are not sliced keep their size; sliced ones are known when all numbers are."""
+    """Axes that are not sliced keep their size; if the axes are unknown, so are all sizes."""
     names = ("starts", "ends", "axes", "steps")
-    given = {name: constant_ints(t) for name, t in zip(names, inputs, strict=False) if t is not None}
-    known: Mapping[str, Sequence[int] | None] = {**given, **attributes}
-    if data.shape is None or ("axes" in known and known["axes"] is None):
-        return TensorType(data.dtype, None if data.shape is None else (None,) * len(data.shape))
+    given = {name: entries(t) for name, t in zip(names, inputs, strict=False) if t is not None}
+    known: Mapping[str, Sequence[Dim] | None] = {**given, **attributes}
+    if data.shape is None:
+        return TensorType(data.dtype)
     starts, ends = known["starts"], known["ends"]
-    unsure = starts is None or ends is None or None in known.values()
-    axes = known.get("axes")
-    count = len(data.shape) if axes is None else len(axes)
-    touched = positive_axes(range(count) if axes is None else axes, len(data.shape))
-    dims: list[Dim] = list(data.shape)
-    for position, axis in enumerate(touched):
-        dim = dims[axis]
-        dims[axis] = None
-        if not unsure and starts is not None and ends is not None and isinstance(dim, int):
-            if position >= len(starts):
-                dims[axis] = dim
-                continue
-            step = (known.get("steps") or [1] * count)[position]
-            part = _one_slice(dim, starts[position], ends[position], step)
-            dims[axis] = len(range(dim)[part])
-    return TensorType(data.dtype, tuple(dims))
+    axes = known.get("axes", None if starts is None else range(len(starts)))
+    if axes is None or not all(isinstance(axis, int) for axis in axes):
+        return TensorType(data.dtype, (None,) * len(data.shape))
+    touched = positive_axes([axis for axis in axes if isinstance(axis, int)], len(data.shape))
+    blank: Sequence[Dim] = (None,) * len(touched)
+    steps = known.get("steps", (1,) * len(touched))
+    rows = list(zip(touched, starts or blank, ends or blank, steps or blank, strict=True))
+    sizes = {axis: _slice_size(data.shape[axis], *row) for axis, *row in rows}
+    sliced = TensorType(data.dtype, tuple(sizes.get(axis, dim) for axis, dim in enumerate(data.shape)))
+    return _sliced_entries(data, sliced, rows)
+
+
+def _sliced_entries(
+    data: TensorType, known: TensorType, rows: Sequence[tuple[int, Dim, Dim, Dim]]
+) -> TensorType:
+    """Return ``known`` (a slice of ``data``) with the entries that it takes."""
+    if data.elements is None or not rows:
+        return carried(data, known)
+    _, *row = rows[0]
+    numbers = [entry for entry in row if isinstance(entry, int)]
+    if len(numbers) < len(row):
+        return known
+    return with_entries(known, data.elements[_one_slice(len(data.elements), *numbers)])
 
 
 @op("Slice", 10, 11, 13, infer=_slice_type)
@@ -108,14 +147,13 @@ def _pad_type(
 ) -> TensorType:
     if data.shape is None:
         return TensorType(data.dtype)
-    pads = constant_ints(pads_input) if pads_input else attributes.get("pads", attributes.get("paddings"))
+    pads = entries(pads_input) if pads_input else attributes.get("pads", attributes.get("paddings"))
     where = constant_ints(axes) if axes is not None else list(range(len(data.shape)))
     if pads is None or where is None:
         return TensorType(data.dtype, (None,) * len(data.shape))
     dims: list[Dim] = list(data.shape)
-    for position, axis in enumerate(where):
-        change, dim = pads[position] + pads[position + len(where)], dims[axis]
-        dims[axis] = dim + change if isinstance(dim, int) else (dim if change == 0 else None)
+    for axis, before, after in zip(where, pads[: len(where)], pads[len(where) :], strict=True):
+        dims[axis] = add_dims((dims[axis], before, after))
     return TensorType(data.dtype, tuple(dims))
 
 

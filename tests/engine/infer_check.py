@@ -1,0 +1,100 @@
+"""What inference states of a model, held against a run of it: every value, inside subgraphs and functions too."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.engine.body import Body
+from graphdoc.engine.infer import Facts
+from graphdoc.engine.interpreter import Interpreter
+from graphdoc.engine.ops.dims import substitute, symbols
+from graphdoc.engine.ops.table import ContainerType, Dim, TensorType
+from graphdoc.engine.scope import Occurrences
+
+Sizes = dict[str, int]
+
+
+def values(body: Body) -> Iterator[tuple[str, ir.Value]]:
+    """Yield (tap name, value) of all computed values of a body and the bodies inside it."""
+    for step in body.steps:
+        yield from ((key, value) for key, value in zip(step.keys, step.outputs, strict=True) if key)
+        for inner in step.bodies.values():
+            yield from values(inner)
+
+
+def bound(facts: Facts, feeds: Mapping[str, Any], model: ir.Model) -> Sizes:
+    """Return the size of every symbol of the inputs."""
+    sizes: Sizes = {}
+    for value in model.graph.inputs:
+        fed = feeds.get(str(value.name))
+        shape = facts.of(value).shape
+        if not isinstance(fed, np.ndarray) or shape is None:
+            continue
+        for dim, size in zip(shape, fed.shape, strict=True):
+            if isinstance(dim, str) and symbols(dim) == {dim}:
+                assert sizes.setdefault(dim, size) == size, f"symbol {dim} is {sizes[dim]} and {size}"
+    return sizes
+
+
+def number(dim: Dim, sizes: Sizes) -> int | None:
+    """Return a size with the symbols put in; None when it is not stated, or a symbol of the file's is free."""
+    found = substitute(dim, dict(sizes))
+    return found if isinstance(found, int) else None
+
+
+def untrue(known: TensorType, value: Any, sizes: Sizes) -> str | None:
+    """Return what a type gets wrong about a value of a run, None when it is right."""
+    if isinstance(known, ContainerType) or value is None or isinstance(value, list):
+        return _untrue_items(known, value, sizes)
+    value = np.asarray(value)
+    if known.dtype is not None and known.dtype != value.dtype:
+        return f"dtype {known.dtype} for {value.dtype}"
+    if known.shape is not None:
+        stated = [number(dim, sizes) for dim in known.shape]
+        agrees = len(stated) == value.ndim
+        if not agrees or any(n not in (None, m) for n, m in zip(stated, value.shape, strict=True)):
+            return f"shape {known.shape} ({stated}) for {value.shape}"
+    if known.value is not None and known.value.tobytes() != np.ascontiguousarray(value).tobytes():
+        if value.dtype != object or known.value.tolist() != value.tolist():
+            return f"content {known.value!r:.60} for {value!r:.60}"
+    for entry, actual in zip(known.elements or (), value.reshape(-1).tolist(), strict=False):
+        if number(entry, sizes) not in (None, actual):
+            return f"entries {known.elements} for {value.tolist()}"
+    return None
+
+
+def _untrue_items(known: TensorType, value: Any, sizes: Sizes) -> str | None:
+    if not isinstance(known, ContainerType):
+        return None if known.shape is None and known.dtype is None else f"{known} for {type(value).__name__}"
+    if known.kind == "optional":
+        return None if value is None else untrue(known.item, value, sizes)
+    if not isinstance(value, list):
+        return f"a sequence for {type(value).__name__}"
+    if number(known.length, sizes) not in (None, len(value)):
+        return f"{known.length} items for {len(value)}"
+    return next((text for item in value if (text := untrue(known.item, item, sizes))), None)
+
+
+def complaints(
+    model: ir.Model, feeds: Mapping[str, Any], *, claims: bool = False, facts: Facts | None = None
+) -> list[str]:
+    """Return all that inference gets wrong about a run of a model on these inputs."""
+    facts = facts or Facts(model, claims=claims)
+    interpreter = Interpreter(model)
+    listed = [(key, value) for key, value in values(interpreter._body) if _inside(value, facts)]
+    results = interpreter.run(feeds, taps=[key for key, _ in listed])
+    sizes = bound(facts, feeds, model)
+    found = []
+    for key, value in listed:
+        actual = results.get(key)
+        known = facts.of(value)
+        runs = actual if isinstance(actual, Occurrences) else [actual] if key in results else []
+        found += [f"{key}: {text}" for each in runs if (text := untrue(known, each, sizes))][:1]
+    return found
+
+
+def _inside(value: ir.Value, facts: Facts) -> bool:
+    """Return whether a value belongs to the model: not to a function body that ONNX gives an operator."""
+    return value.graph is facts.model.graph or facts.belongs(value)

@@ -139,7 +139,7 @@ def _allowed(schema: Any, index: int) -> Iterator[str]:
 
 def _check_dtypes(schema: Any, dtypes: list[Any], version: int) -> None:
     for index, dtype in enumerate(dtypes):
-        if dtype is None or dtype == object:
+        if dtype is None or dtype.kind == "O":
             continue
         if dtype.name.replace("_", "") not in set(_allowed(schema, index)):
             raise Impossible(f"{schema.name} of opset {version} does not take {dtype.name}")

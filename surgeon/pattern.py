@@ -101,7 +101,8 @@ class Output:
 Element: TypeAlias = Variable | Constant | AnyOf | Output
 
 COMMUTATIVE = frozenset(
-    "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split(),
+    {"Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum"}
+    | {"Xor"}
 )
 """Operators of ai.onnx whose two inputs may be swapped."""
 

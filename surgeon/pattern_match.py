@@ -83,8 +83,8 @@ class Found:
 class Match:
     """A pattern found in a graph: what its names stand for.
 
-    anchor: the node of the first output. outputs: the values that a rewrite replaces. nodes: all that matched,
-    each once.
+    anchor: the node of the first output. outputs: the values that a rewrite replaces. nodes: all that
+    matched, each once.
     """
 
     def __init__(self, pattern: Pattern, found: Found, anchor: ir.Node, context: Context) -> None:
@@ -204,6 +204,9 @@ class Matcher:
         return self._fit_output(part, value) if isinstance(part, Output) else Fit(ok=True)
 
     def _fit_constant(self, part: Constant, value: ir.Value) -> Fit:
+        shape = self.context.type_of(value).shape
+        if part.scalar and shape is not None and any(dim != 1 for dim in shape):
+            return Fit(ok=False, reason=f" reads '{value.name}', which is no constant of one element")
         array = self.context.array(value)
         if array is None:
             return Fit(ok=False, reason=f" reads '{value.name}', which is not constant")
@@ -390,8 +393,8 @@ def constant_fault(part: Constant, array: np.ndarray[Any, Any]) -> str:
         return f"'s constant has {array.size} elements, the pattern wants one"
     if part.value is None or (array.size and _holds(array, part.value, part.rtol)):
         return ""
-    found = array.reshape(-1)[0] if array.size == 1 else f"of shape {list(array.shape)}"
-    return f"'s constant is {found}, the pattern wants {part.value:.6g}"
+    found = f"{array.reshape(-1)[0]:.8g}" if array.size == 1 else f"of shape {list(array.shape)}"
+    return f"'s constant is {found}, the pattern wants {part.value:.8g}"
 
 
 def _holds(array: np.ndarray[Any, Any], value: float, rtol: float | None) -> bool:

@@ -51,7 +51,10 @@ class PatternRule:
         raise NotImplementedError(f"{type(self).__name__} has no pattern")
 
     def check(self, match: Match, context: Context) -> Refusal | None:
-        """Return why what matched must stay as it is, None to go on. The graph is not to be changed here."""
+        """Return why what matched must stay as it is, None to go on. The graph is not to be changed here.
+
+        An empty reason is one that is not worth a word.
+        """
         return None
 
     def rewrite(self, op: Builder, *args: Any, **kwargs: Any) -> Any:
@@ -98,16 +101,17 @@ class PatternRule:
             if isinstance(outcome, Edit):
                 return outcome
             matcher.refuse(outcome.reason)
-        return matcher.nearest
+        nearest = matcher.nearest
+        return nearest if nearest is not None and nearest.reason else None
 
     def _replace(self, match: Match, context: Context) -> Edit | Refusal:
         builder = Builder(context, match.anchor)
         results = self._build(builder, match, context)
-        fault = results if isinstance(results, Refusal) else _fault(match, results, context)
-        if fault is not None:
+        if not isinstance(results, Refusal):
+            results = _fault(match, results, context) or results
+        if isinstance(results, Refusal):
             builder.undo()
-            return fault
-        assert not isinstance(results, Refusal)
+            return results
         before = [node.op_type for node in match.nodes]
         for old, new in zip(match.outputs, results, strict=True):
             context.replace(old, new)

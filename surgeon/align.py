@@ -165,10 +165,12 @@ class _Aligner:
 
     def _spread(self) -> None:
         """Queue what lies around the pairs so far, and the only readers of equal or alike weights."""
+        anchors = list(_anchors(self.a.side, self.b.side))
+        self.matcher.telling.update(p for p, _ in anchors)
+        for p, q in anchors:
+            self._anchor(p, q)
         for p, q in sorted(self.a.values.items()):
             self.matcher.around(p, q)
-        for p, q in _anchors(self.a.side, self.b.side):
-            self._anchor(p, q)
 
     def _anchor(self, p: int, q: int) -> None:
         left, right = self.a.side.consumers.get(p, []), self.b.side.consumers.get(q, [])

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from graphdoc.surgeon.align_ops import COMMUTATIVE
 from graphdoc.surgeon.align_side import NONE, Item, Side
-from graphdoc.surgeon.align_weights import ALIKE, FEWEST
+from graphdoc.surgeon.align_weights import ALIKE
+
+SAMPLED = 64
+"""Elements from which on two weights that are alike tell something about the nodes that read them."""
 
 LEAST = 0.55
 """Score from which on two nodes are paired."""
@@ -83,6 +86,8 @@ class Matcher:
         self._heap: list[tuple[float, int, int]] = []
         self._tried: set[tuple[int, int]] = set()
         self._worth: dict[int, float] = {}
+        self.telling: set[int] = set()
+        """Constants of A whose content no other constant of A or B has, but one of B."""
         self.support: dict[int, int] = {}
         """How many paired nodes read a value of A and its partner at the same place."""
 
@@ -133,38 +138,54 @@ class Matcher:
         first, second = self.a.side.weights.get(p), self.b.side.weights.get(q)
         if first is not None and second is not None:
             if self.a.values.get(p) == q or first.key == second.key:
-                return (1.5, 1.0) if first.size >= FEWEST else (0.3, 1.0)
+                return (1.5, 1.0) if p in self.telling else (0.3, 1.0)
             if first.alike(second) >= ALIKE:
-                return 1.5, 0.95
+                return (1.5, 0.95) if first.size >= SAMPLED else (0.3, 0.95)
             return (0.6, 0.2) if first.shape == second.shape else (0.6, -0.6)
         if first is not None or second is not None:
             return 0.4, -0.5
         if self.a.values.get(p, NONE) == q:
             return 1.5, 1.0
-        near = self.near(p, q)
-        if near > 0:
-            return 1.5, near
-        free = p not in self.a.values and q not in self.b.values
-        return (0.3, 0.0) if free else (1.5, -1.0)
+        return self._from_afar(self.frontier(self.a, p), self.frontier(self.b, q))
 
-    def _outputs(self, left: Item, right: Item) -> tuple[float, float]:
-        known = fits = 0.0
-        for p, q in zip(left.outputs[:1], right.outputs[:1], strict=False):
-            if self.a.values.get(p, NONE) == q:
-                known, fits = known + 1.5, fits + 1.5
-            elif p in self.a.values or q in self.b.values:
-                known, fits = known + 0.8, fits - 0.4
-        return known, fits
-
-    def near(self, p: int, q: int) -> float:
-        """Return how well two values fit that come from the same paired values through unpaired nodes."""
-        left, right = self.frontier(self.a, p), self.frontier(self.b, q)
+    def _from_afar(self, left: set[int], right: set[int]) -> tuple[float, float]:
+        """Return weight and fit of two values by the paired values that lie around them."""
         if not left or not right:
-            return 0.0
+            return 0.3, 0.0
         mates = {self.a.values[value] for value in left}
         if mates == right:
-            return 0.7
-        return 0.45 if mates & right else 0.0
+            return 1.5, 0.7
+        return (1.5, 0.45) if mates & right else (1.5, -1.0)
+
+    def _outputs(self, left: Item, right: Item) -> tuple[float, float]:
+        if not left.outputs or not right.outputs:
+            return 0.0, 0.0
+        p, q = left.outputs[0], right.outputs[0]
+        if self.a.values.get(p, NONE) == q:
+            return 1.5, 1.5
+        weight, fit = self._from_afar(self.beyond(self.a, p), self.beyond(self.b, q))
+        return weight * 0.7, weight * 0.7 * fit
+
+    def beyond(self, half: Half, value: int) -> set[int]:
+        """Return the paired values that a value leads to through unpaired nodes."""
+        found: set[int] = set()
+        level, seen = [value], {value}
+        for _ in range(CLIMB):
+            following = []
+            for current in level:
+                if current in half.values:
+                    found.add(current)
+                    continue
+                for reader, _ in half.side.consumers.get(current, ()):
+                    for made in half.side.items[reader].outputs[:1]:
+                        made = half.same.get(made, made)
+                        if made not in seen:
+                            seen.add(made)
+                            following.append(made)
+            if not following or len(seen) > VISITED:
+                break
+            level = following
+        return found
 
     def frontier(self, half: Half, value: int) -> set[int]:
         """Return the paired values that a value comes from through unpaired nodes; empty when too far."""

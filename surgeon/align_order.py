@@ -1,6 +1,6 @@
 """Keeps the pairs of an alignment in an order that both graphs allow: no two pairs may cross."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from graphdoc.surgeon.align_side import NONE, Side
@@ -28,19 +28,26 @@ def drop_crossings(
     """
     dropped = Crossed([], [])
     for turn in range(2 * _PATIENCE):
-        left = _cyclic(a, b, values, items)
-        ranked = sorted((score[x], 0, x) for x in left if x >= 0 and x in items)
-        ranked += sorted((worth.get(~x, 0.0), 1, ~x) for x in left if x < 0 and ~x in values)
-        if not ranked:
+        knots = [list(_ranked(knot, values, items, worth, score)) for knot in _knots(a, b, values, items)]
+        if not knots:
             return dropped
-        for _, kind, number in sorted(ranked)[: 1 if turn < _PATIENCE else None]:
-            (values if kind else items).pop(number)
-            (dropped.values if kind else dropped.items).append(number)
+        for ranked in knots:
+            for _, kind, number in ranked[: 1 if turn < _PATIENCE else None]:
+                (values if kind else items).pop(number)
+                (dropped.values if kind else dropped.items).append(number)
     return dropped
 
 
-def _cyclic(a: Side, b: Side, values: Pairs, items: Pairs) -> set[int]:
-    """Return the vertices of A that lie on cycles or between them: items n as n, classes v as ~v."""
+def _ranked(
+    knot: list[int], values: Pairs, items: Pairs, worth: dict[int, float], score: list[float]
+) -> list[tuple[float, int, int]]:
+    rows = [(score[x], 0, x) for x in knot if x >= 0 and x in items]
+    rows += [(worth.get(~x, 0.0), 1, ~x) for x in knot if x < 0 and ~x in values]
+    return sorted(rows)
+
+
+def _knots(a: Side, b: Side, values: Pairs, items: Pairs) -> list[list[int]]:
+    """Return the groups of vertices of A that lie on cycles: items n as n, classes v as ~v."""
     back = {("v", q): ("a", ~p) for p, q in values.items()}
     back |= {("i", y): ("a", x) for x, y in items.items()}
     edges: dict[tuple[str, int], list[tuple[str, int]]] = {}
@@ -57,7 +64,44 @@ def _cyclic(a: Side, b: Side, values: Pairs, items: Pairs) -> set[int]:
             degree[target] -= 1
             if not degree[target]:
                 ready.append(target)
-    return {number for side, number in degree if side == "a"}
+    return [[n for side, n in knot if side == "a"] for knot in _components(degree, edges)]
+
+
+def _components(
+    vertices: Iterable[tuple[str, int]], edges: dict[tuple[str, int], list[tuple[str, int]]]
+) -> Iterator[list[tuple[str, int]]]:
+    """Yield the strongly connected components of more than one vertex (Tarjan, without recursion)."""
+    index: dict[tuple[str, int], int] = {}
+    low: dict[tuple[str, int], int] = {}
+    stack: list[tuple[str, int]] = []
+    inside: set[tuple[str, int]] = set()
+    for start in vertices:
+        if start in index:
+            continue
+        work = [(start, iter(edges.get(start, ())))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        inside.add(start)
+        while work:
+            vertex, targets = work[-1]
+            target = next((t for t in targets if t not in index or t in inside), None)
+            if target is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[vertex])
+                if low[vertex] == index[vertex]:
+                    place = stack.index(vertex)
+                    found, stack[place:] = stack[place:], []
+                    inside.difference_update(found)
+                    if len(found) > 1:
+                        yield found
+            elif target in index:
+                low[vertex] = min(low[vertex], index[target])
+            else:
+                index[target] = low[target] = len(index)
+                stack.append(target)
+                inside.add(target)
+                work.append((target, iter(edges.get(target, ()))))
 
 
 def _link(

@@ -161,6 +161,8 @@ def _real(x: Array) -> Array:
 
 
 def _arg(x: Array, which: str, axis: int, keepdims: int, last: int) -> Array:
+    if x.size == 0 and 0 in (rest := _without(x.shape, axis, keepdims)):
+        return x.astype(INT64).reshape(rest)
     if last:
         flipped = x[
             tuple(slice(None, None, -1) if a == axis % x.ndim else slice(None) for a in range(x.ndim))
@@ -169,6 +171,12 @@ def _arg(x: Array, which: str, axis: int, keepdims: int, last: int) -> Array:
     else:
         index = getattr(x, which)(axis=axis, keepdims=bool(keepdims))
     return index.astype(INT64)
+
+
+def _without(shape: tuple[int, ...], axis: int, keepdims: int) -> tuple[int, ...]:
+    """Return a shape with the axis taken out, or of size 1."""
+    at = axis % len(shape)
+    return (*shape[:at], *((1,) if keepdims else ()), *shape[at + 1 :])
 
 
 @op("ArgMax", 1, 11, 12, 13, infer=arg_reduced)

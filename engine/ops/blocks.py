@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from graphdoc.engine.ops.shapes import constant_ints, multiply_dims, positive_axes, with_dims
+from graphdoc.engine.ops.content import entries
+from graphdoc.engine.ops.dims import floor_divide, multiply
+from graphdoc.engine.ops.shapes import positive_axes, with_dims
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 
@@ -13,21 +15,13 @@ def _check(rank: int, mode: str) -> None:
         raise ValueError(f"mode '{mode}' is unknown, expected DCR or CRD")
 
 
-def _quotient(size: Dim, divisor: int) -> Dim:
-    return size // divisor if isinstance(size, int) else None
-
-
 def infer_depth_to_space(call: Call, input: TensorType, *, blocksize: int, **_: object) -> TensorType:
     """(N, C / b², H·b, W·b)."""
     if input.shape is None or len(input.shape) != 4:
         return TensorType(input.dtype)
     n, c, h, w = input.shape
-    sizes = (_enlarged(h, blocksize), _enlarged(w, blocksize))
-    return TensorType(input.dtype, (n, _quotient(c, blocksize**2), *sizes))
-
-
-def _enlarged(size: Dim, factor: int) -> Dim:
-    return multiply_dims((size, factor)) if isinstance(size, int) or factor == 1 else None
+    sizes = (multiply(h, blocksize), multiply(w, blocksize))
+    return TensorType(input.dtype, (n, floor_divide(c, blocksize**2), *sizes))
 
 
 def infer_space_to_depth(call: Call, input: TensorType, *, blocksize: int, **_: object) -> TensorType:
@@ -36,7 +30,7 @@ def infer_space_to_depth(call: Call, input: TensorType, *, blocksize: int, **_: 
         return TensorType(input.dtype)
     n, c, h, w = input.shape
     return TensorType(
-        input.dtype, (n, _enlarged(c, blocksize**2), _quotient(h, blocksize), _quotient(w, blocksize))
+        input.dtype, (n, multiply(c, blocksize**2), floor_divide(h, blocksize), floor_divide(w, blocksize))
     )
 
 
@@ -80,7 +74,7 @@ def infer_center_crop_pad(
     if input_data.shape is None:
         return TensorType(input_data.dtype)
     numbers = list(axes) if axes is not None else list(range(len(input_data.shape)))
-    sizes: Sequence[Dim] = constant_ints(shape) or [None] * len(numbers)
+    sizes: Sequence[Dim] = entries(shape) or [None] * len(numbers)
     return TensorType(input_data.dtype, with_dims(input_data.shape, dict(zip(numbers, sizes, strict=True))))
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import entries
+from graphdoc.engine.ops.dims import floor_divide, multiply
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import constant_ints
+from graphdoc.engine.ops.shapes import positive_axes, with_dims
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 Vector = np.ndarray[Any, np.dtype[Any]]
@@ -305,10 +307,43 @@ def infer_resize(
     """dtype of X; the shape when all sizes are constant, else its rank."""
     if X.shape is None:
         return TensorType(X.dtype)
-    plain = "axes" not in attributes and attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
-    known = constant_ints(sizes) if plain else None
-    shape: tuple[Dim, ...] = (None,) * len(X.shape)
-    return TensorType(X.dtype, tuple(known) if known and len(known) == len(X.shape) else shape)
+    rank = len(X.shape)
+    axes = positive_axes(attributes.get("axes") or range(rank), rank)
+    stretch = attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    cropped = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if factors := _constant_floats(scales):
+        found: Sequence[Dim] = [
+            None if cropped else _scaled_dim(X.shape[axis], factor)
+            for axis, factor in zip(axes, factors, strict=True)
+        ]
+    else:
+        found = (entries(sizes) if stretch else None) or (None,) * len(axes)
+    return TensorType(X.dtype, with_dims(X.shape, dict(zip(axes, found, strict=True))))
+
+
+def _constant_floats(known: TensorType | None) -> list[float]:
+    return [] if known is None or known.value is None else _listed(known.value)
+
+
+def _scaled_dim(size: Dim, scale: float) -> Dim:
+    """Return the size that a scale makes of another one, where float32 computes it exactly."""
+    if isinstance(size, int):
+        return _scaled(size, scale)
+    if float(scale).is_integer():
+        return multiply(size, int(scale))
+    divisor = 1 / scale if scale else 0.0
+    power_of_two = divisor.is_integer() and int(divisor) & (int(divisor) - 1) == 0
+    return floor_divide(size, int(divisor)) if power_of_two else None
+
+
+def _infer_upsample(
+    call: Call, X: TensorType, scales: TensorType | None = None, **attributes: Any
+) -> TensorType:
+    listed = attributes.get("scales")
+    if "height_scale" in attributes:
+        listed = [1.0, 1.0, attributes["height_scale"], attributes["width_scale"]]
+    factors = scales if listed is None else TensorType(value=np.asarray(listed, np.float32))
+    return infer_resize(call, X, None, factors)
 
 
 @op("Resize", 11, 13, 18, 19, infer=infer_resize)
@@ -351,25 +386,25 @@ def _simple(call: Call, X: Array, scales: Sequence[float], mode: str) -> Array:
     return _resize(call, X, _by_scales(X.shape, range(X.ndim), scales), method)
 
 
-@op("Resize", 10, infer=infer_resize)
+@op("Resize", 10, infer=_infer_upsample)
 def resize_10(call: Call, X: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """X resized by scales, one per axis; coordinates are x / scale. mode: nearest or linear."""
     return _simple(call, X, _listed(scales), mode)
 
 
-@op("Upsample", 9, 10)
+@op("Upsample", 9, 10, infer=_infer_upsample)
 def upsample(call: Call, X: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Version 10 of Resize under its older name."""
     return _simple(call, X, _listed(scales), mode)
 
 
-@op("Upsample", 7)
+@op("Upsample", 7, infer=_infer_upsample)
 def upsample_7(call: Call, X: Array, *, scales: Sequence[float], mode: str = "nearest") -> Array:
     """As version 9, with the scales in an attribute."""
     return _simple(call, X, scales, mode)
 
 
-@op("Upsample", 1)
+@op("Upsample", 1, infer=_infer_upsample)
 def upsample_1(
     call: Call, X: Array, *, height_scale: float, width_scale: float, mode: str = "nearest"
 ) -> Array:

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import single_entry
 from graphdoc.engine.ops.host import axis_of, beside, namespace, on_host, scalar
-from graphdoc.engine.ops.shapes import INT64, constant_ints, same_as_first, with_dims
-from graphdoc.engine.ops.table import Array, Call, TensorType, op
+from graphdoc.engine.ops.shapes import INT64, same_as_first, with_dims
+from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 
 
 def _nonzero_type(call: Call, x: TensorType) -> TensorType:
@@ -45,8 +46,8 @@ def compress(call: Call, x: Array, condition: Array, *, axis: int | None = None)
 def _topk_type(
     call: Call, x: TensorType, count: TensorType | None = None, *, axis: int = -1, **options: Any
 ) -> tuple[TensorType, TensorType]:
-    sizes = [options["k"]] if count is None else constant_ints(count)
-    shape = with_dims(x.shape, {axis: sizes[0] if sizes else None})
+    size = options["k"] if count is None else single_entry(count)
+    shape = with_dims(x.shape, {axis: size})
     return TensorType(x.dtype, shape), TensorType(INT64, shape)
 
 
@@ -162,14 +163,18 @@ def unique(call: Call, x: Array, *, axis: int | None = None, sorted: int = 1) ->
 # ---- OneHot, Trilu, ReverseSequence -------------------------------------------------------------------
 
 
+def _depth(depth: TensorType) -> Dim:
+    """Return the number of classes; a depth of a float dtype is cut off."""
+    return single_entry(depth) if depth.value is None else int(depth.value.reshape(()))
+
+
 def _one_hot_type(
     call: Call, indices: TensorType, depth: TensorType, values: TensorType, *, axis: int = -1
 ) -> TensorType:
     if indices.shape is None:
         return TensorType(values.dtype)
-    sizes = constant_ints(depth)
     at = axis % (len(indices.shape) + 1)
-    size = sizes[0] if sizes else None
+    size = _depth(depth)
     return TensorType(values.dtype, (*indices.shape[:at], size, *indices.shape[at:]))
 
 

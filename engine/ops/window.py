@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.dims import add, ceil_divide, floor_divide, maximum, minimum
 from graphdoc.engine.ops.table import Array, Dim
 
 Ints = Sequence[int]
@@ -119,8 +120,14 @@ def _infer_axis(
         return size if stride == 1 and auto_pad.startswith("SAME") else None
     if isinstance(size, int):
         return _axis(auto_pad, ceil_mode, size, kernel, stride, dilation, begin, end)[2]
-    unchanged = auto_pad.startswith("SAME") or begin + end == (kernel - 1) * dilation
-    return size if stride == 1 and unchanged else None
+    if auto_pad.startswith("SAME"):
+        return ceil_divide(size, stride)
+    extent = (kernel - 1) * dilation + 1
+    room = add(size, begin + end - extent)
+    # As many windows fit as start where there is room for a whole one; in ceil mode, as start before the
+    # padding behind the input if a part of one is enough. Which of the two is less follows from the numbers.
+    last = minimum(add(room, stride - 1), add(size, begin - 1)) if ceil_mode else room
+    return maximum(add(floor_divide(last, stride), 1), 0)
 
 
 def pad(xp: Any, x: Array, window: Window) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.engine.ops import dims
 from graphdoc.engine.ops.conv import convolve
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import same_as_first
@@ -271,7 +272,31 @@ def _per_step(x: Array | None, heads: int) -> Array | None:
     return wide(x).reshape(x.shape[0], x.shape[1], 1 if x.shape[2] == 1 else heads, -1).swapaxes(0, 1)
 
 
-@op("LinearAttention", 27)
+def infer_linear_attention(
+    call: Call,
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    past: TensorType | None = None,
+    *rest: TensorType | None,
+    q_num_heads: int,
+    kv_num_heads: int,
+    **_: Any,
+) -> tuple[TensorType, TensorType]:
+    """Y (B, T, Hq·dv) and the state (B, Hkv, dk, dv), in the dtypes of query and past state."""
+    heads, shared = q_num_heads, kv_num_heads
+    state = query.dtype if past is None else past.dtype
+    if query.shape is None or value.shape is None or len(query.shape) != 3 or len(value.shape) != 3:
+        return TensorType(query.dtype), TensorType(state)
+    batch, steps, width = query.shape
+    inner, outer = dims.exact_quotient(width, heads), dims.exact_quotient(value.shape[2], shared)
+    return (
+        TensorType(query.dtype, (batch, steps, dims.multiply(outer, heads))),
+        TensorType(state, (batch, shared, inner, outer)),
+    )
+
+
+@op("LinearAttention", 27, infer=infer_linear_attention)
 def linear_attention(
     call: Call,
     query: Array,
@@ -322,7 +347,16 @@ def linear_attention(
 # ---- CausalConvWithState -------------------------------------------------------------------------------
 
 
-@op("CausalConvWithState", 27)
+def infer_causal_conv(
+    call: Call, input: TensorType, weight: TensorType, *rest: Any, **_: Any
+) -> tuple[TensorType, TensorType]:
+    """dtype and shape of the input; the last k − 1 elements of each channel."""
+    reach = dims.subtract(weight.shape[2], 1) if weight.shape is not None and len(weight.shape) == 3 else None
+    state = None if input.shape is None else (*input.shape[:2], reach)
+    return TensorType(input.dtype, input.shape), TensorType(input.dtype, state)
+
+
+@op("CausalConvWithState", 27, infer=infer_causal_conv)
 def causal_conv_with_state(
     call: Call,
     input: Array,

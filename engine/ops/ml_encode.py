@@ -11,7 +11,7 @@ import numpy as np
 
 from graphdoc.engine.ops.host import to_host
 from graphdoc.engine.ops.ml_scores import texts
-from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, ContainerType, Dim, TensorType, op
 
 ML = "ai.onnx.ml"
 UNUSED = "_Unused"
@@ -254,7 +254,14 @@ def feature_vectorizer(call: Call, *inputs: Array, inputdimensions: Sequence[int
 # ---- maps ---------------------------------------------------------------------------------------------
 
 
-@op("ZipMap", 1, domain=ML)
+def _maps_type(call: Call, x: TensorType, **_: Any) -> TensorType:
+    rows: Dim = None
+    if x.shape is not None:
+        rows = x.shape[0] if len(x.shape) == 2 else 1
+    return ContainerType(kind="sequence", length=rows)
+
+
+@op("ZipMap", 1, domain=ML, infer=_maps_type)
 def zip_map(
     call: Call,
     X: Array,
@@ -270,7 +277,17 @@ def zip_map(
     return [dict(zip(labels, row, strict=True)) for row in scores.tolist()]
 
 
-@op("DictVectorizer", 1, domain=ML)
+def _vector_type(
+    call: Call,
+    x: TensorType,
+    *,
+    int64_vocabulary: Sequence[int] | None = None,
+    string_vocabulary: Sequence[str] | None = None,
+) -> TensorType:
+    return TensorType(None, (1, len(string_vocabulary or int64_vocabulary or ())))
+
+
+@op("DictVectorizer", 1, domain=ML, infer=_vector_type)
 def dict_vectorizer(
     call: Call,
     X: Mapping[Any, Any],
@@ -309,7 +326,17 @@ CASTS: Mapping[str, Callable[[Any], Any]] = {
 PADS = {"TO_FLOAT": 0.0, "TO_INT64": 0, "TO_STRING": "0.f"}
 
 
-@op("CastMap", 1, domain=ML)
+_CAST_DTYPES = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": np.object_}
+
+
+def _cast_map_type(
+    call: Call, x: TensorType, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> TensorType:
+    dtype = call.real(_CAST_DTYPES[cast_to]) if cast_to in _CAST_DTYPES else None
+    return TensorType(dtype, (1, max_map if map_form == "SPARSE" else None))
+
+
+@op("CastMap", 1, domain=ML, infer=_cast_map_type)
 def cast_map(
     call: Call,
     X: Mapping[int, Any],

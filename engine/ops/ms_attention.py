@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import ms_infer
 from graphdoc.engine.ops.matmul import product
 from graphdoc.engine.ops.ms_quant import integer_product
 from graphdoc.engine.ops.precision import narrow, wide
+from graphdoc.engine.ops.shapes import same_as_first
 from graphdoc.engine.ops.table import Array, Call, op
 
 MS = "com.microsoft"
@@ -96,7 +98,7 @@ def _joined(xp: Any, past: Array | None, new: Array) -> Array:
 # ---- Attention, QAttention ----------------------------------------------------------------------------
 
 
-@op("Attention", 1, domain=MS)
+@op("Attention", 1, domain=MS, infer=ms_infer.attention)
 def attention(
     call: Call,
     input: Array,
@@ -158,7 +160,7 @@ def _self_attention(
     return narrow(out, dtype), None if present is None else narrow(present, dtype)
 
 
-@op("QAttention", 1, domain=MS)
+@op("QAttention", 1, domain=MS, infer=ms_infer.q_attention)
 def qattention(
     call: Call,
     input: Array,
@@ -224,7 +226,7 @@ def _heads(x: Array, bias: Array | None, heads: int) -> Array:
     return split_heads(wide(x) if bias is None else wide(x) + bias, heads)
 
 
-@op("MultiHeadAttention", 1, domain=MS)
+@op("MultiHeadAttention", 1, domain=MS, infer=ms_infer.multi_head_attention)
 def multi_head_attention(
     call: Call,
     query: Array,
@@ -294,7 +296,7 @@ def _angles(table: Array, positions: Array) -> Array:
     return wide(table)[positions][:, None]
 
 
-@op("RotaryEmbedding", 1, domain=MS)
+@op("RotaryEmbedding", 1, domain=MS, infer=same_as_first)
 def rotary_embedding(
     call: Call,
     input: Array,
@@ -328,7 +330,7 @@ def rotary_embedding(
 # ---- GroupQueryAttention ------------------------------------------------------------------------------
 
 
-@op("GroupQueryAttention", 1, domain=MS)
+@op("GroupQueryAttention", 1, domain=MS, infer=ms_infer.group_query_attention)
 def group_query_attention(
     call: Call,
     query: Array,
@@ -374,7 +376,9 @@ def group_query_attention(
     Raises ValueError for quantised caches, windowed caches, padded queries, and for the output of scores.
     """
     attributes |= {"k_scale": k_scale, "v_scale": v_scale, "query_seqlens": query_seqlens}
-    refused = [name for name, value in attributes.items() if value is not None and value not in (0, "NONE", "")]
+    refused = [
+        name for name, value in attributes.items() if value is not None and value not in (0, "NONE", "")
+    ]
     if refused:
         raise ValueError(f"GroupQueryAttention with {', '.join(sorted(refused))} is not implemented")
     xp, dtype = call.xp, query.dtype

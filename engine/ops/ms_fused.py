@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import ms_infer
 from graphdoc.engine.ops.activations import gelu, hard_sigmoid, leaky_relu, sigmoid
 from graphdoc.engine.ops.conv import conv, infer_conv
 from graphdoc.engine.ops.matmul import gemm, product
@@ -86,7 +87,7 @@ def _operand(x: Array, transpose: int, transpose_batch: int) -> Array:
     return x.swapaxes(-1, -2) if transpose else x
 
 
-@op("FusedMatMul", 1, domain=MS)
+@op("FusedMatMul", 1, domain=MS, infer=ms_infer.fused_product)
 def fused_matmul(
     call: Call,
     A: Array,
@@ -107,7 +108,7 @@ def fused_matmul(
     return narrow(result if alpha == 1 else result * result.dtype.type(alpha), A.dtype)
 
 
-@op("TransposeMatMul", 1, domain=MS)
+@op("TransposeMatMul", 1, domain=MS, infer=ms_infer.fused_product)
 def transpose_matmul(
     call: Call, A: Array, B: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
 ) -> Array:
@@ -116,7 +117,7 @@ def transpose_matmul(
     return result
 
 
-@op("FusedMatMulActivation", 1, domain=MS)
+@op("FusedMatMulActivation", 1, domain=MS, infer=ms_infer.fused_product)
 def fused_matmul_activation(
     call: Call,
     A: Array,
@@ -162,7 +163,7 @@ def fused_gemm(
     return narrow(activated(call.xp, result, activation, parameters), A.dtype)
 
 
-@op("GemmFastGelu", 1, domain=MS)
+@op("GemmFastGelu", 1, domain=MS, infer=ms_infer.fused_product)
 def gemm_fast_gelu(call: Call, X: Array, W: Array, bias: Array | None = None) -> Array:
     """FastGelu of X·W + bias, com.microsoft version 1. X: [..., K], W: [K, N], bias: [N]."""
     result = product(call.xp, wide(X), wide(W))
@@ -201,8 +202,8 @@ def channels_last(x: Array) -> Array:
     return x.transpose(0, *range(2, x.ndim), 1)
 
 
-@op("NhwcFusedConv", 1, domain=MS)
-@op("NhwcConv", 1, domain=MS)
+@op("NhwcFusedConv", 1, domain=MS, infer=ms_infer.nhwc_conv)
+@op("NhwcConv", 1, domain=MS, infer=ms_infer.nhwc_conv)
 def nhwc_conv(
     call: Call, X: Array, W: Array, B: Array | None = None, Z: Array | None = None, **attributes: Any
 ) -> Array:
@@ -283,7 +284,7 @@ def bias_softmax(
     return narrow((rows / rows.sum(axis=1, keepdims=True)).reshape(x.shape), data.dtype)
 
 
-@op("BiasDropout", 1, domain=MS)
+@op("BiasDropout", 1, domain=MS, infer=ms_infer.bias_dropout)
 def bias_dropout(
     call: Call,
     data: Array,

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import ms_infer
 from graphdoc.engine.ops.conv_transpose import conv_transpose
 from graphdoc.engine.ops.host import ints, on_host, scalar
 from graphdoc.engine.ops.precision import narrow, wide
+from graphdoc.engine.ops.sampling import infer_grid_sample
 from graphdoc.engine.ops.shapes import same_as_first
 from graphdoc.engine.ops.table import Array, Call, TensorType, find, op
 
@@ -32,10 +34,10 @@ def _taken_over(name: str, version: int) -> Callable[..., Any]:
 
 
 for _name, _version in SAME_AS_DEFAULT.items():
-    op(_name, 1, domain=MS)(_taken_over(_name, _version))
+    op(_name, 1, domain=MS, infer=ms_infer.taken_over(_name, _version))(_taken_over(_name, _version))
 
 
-@op("GridSample", 1, domain=MS)
+@op("GridSample", 1, domain=MS, infer=infer_grid_sample)
 def grid_sample(
     call: Call,
     X: Array,
@@ -50,7 +52,15 @@ def grid_sample(
     return _taken_over("GridSample", 16)(call, X, Grid, **options)
 
 
-@op("Pad", 1, domain=MS)
+def _infer_pad(
+    call: Call, data: TensorType, pads: TensorType, *rest: TensorType | None, **_: Any
+) -> TensorType:
+    content = None if pads.value is None else pads.value.reshape(-1)
+    result: TensorType = ms_infer.taken_over("Pad", 13)(call, data, TensorType(pads.dtype, (None,), content))
+    return result
+
+
+@op("Pad", 1, domain=MS, infer=_infer_pad)
 def pad(call: Call, data: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Pad-11 of the default domain under its older home, com.microsoft version 1.
 
@@ -60,14 +70,14 @@ def pad(call: Call, data: Array, pads: Array, value: Array | None = None, *, mod
     return _taken_over("Pad", 13)(call, data, pads.reshape(-1), value, mode=mode)
 
 
-@op("Range", 1, domain=MS)
+@op("Range", 1, domain=MS, infer=ms_infer.range_)
 def range_(call: Call, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Range-11 of the default domain with a step of 1 by default, com.microsoft version 1."""
     step = call.xp.ones((), start.dtype) if delta is None else delta.reshape(())
     return _taken_over("Range", 11)(call, start.reshape(()), limit.reshape(()), step)
 
 
-@op("ExpandDims", 1, domain=MS)
+@op("ExpandDims", 1, domain=MS, infer=ms_infer.expand_dims)
 def expand_dims(call: Call, X: Array, axis: Array) -> Array:
     """X with an axis of size 1 put in at ``axis`` (int32 scalar, may be negative); version 1."""
     return call.xp.expand_dims(X, int(scalar(axis)))
@@ -119,7 +129,7 @@ def _inverse(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return inverse_of
 
 
-@op("Rfft", 1, domain=MS)
+@op("Rfft", 1, domain=MS, infer=ms_infer.rfft)
 def rfft(call: Call, X: Array, *, signal_ndim: int, normalized: int, onesided: int) -> Array:
     """Fourier transform of the last ``signal_ndim`` axes of a real X, com.microsoft version 1.
 
@@ -134,7 +144,7 @@ def rfft(call: Call, X: Array, *, signal_ndim: int, normalized: int, onesided: i
     return narrow(pair, X.dtype)
 
 
-@op("Irfft", 1, domain=MS)
+@op("Irfft", 1, domain=MS, infer=ms_infer.irfft)
 def irfft(call: Call, X: Array, *, signal_ndim: int, normalized: int, onesided: int) -> Array:
     """Inverse of Rfft: X [..., bins, 2] to a real signal of even length 2 · (bins − 1), version 1."""
     if normalized or not onesided:
@@ -148,7 +158,7 @@ def irfft(call: Call, X: Array, *, signal_ndim: int, normalized: int, onesided: 
 # ---- convolution --------------------------------------------------------------------------------------
 
 
-@op("ConvTransposeWithDynamicPads", 1, domain=MS)
+@op("ConvTransposeWithDynamicPads", 1, domain=MS, infer=ms_infer.conv_transpose)
 def conv_transpose_with_dynamic_pads(
     call: Call,
     X: Array,
@@ -166,7 +176,7 @@ def conv_transpose_with_dynamic_pads(
 # ---- elements -----------------------------------------------------------------------------------------
 
 
-@op("Unique", 1, domain=MS)
+@op("Unique", 1, domain=MS, infer=ms_infer.unique)
 def unique(call: Call, x: Array) -> tuple[Array, Array, Array]:
     """Unique elements of a vector in the order they first come, com.microsoft version 1.
 
@@ -184,7 +194,7 @@ def _unique(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
     return values[order], place[inverse.reshape(-1)].astype(np.int64), counts[order].astype(np.int64)
 
 
-@op("IsAllFinite", 1, domain=MS)
+@op("IsAllFinite", 1, domain=MS, infer=ms_infer.flag)
 def is_all_finite(call: Call, *inputs: Array, isinf_only: int = 0, isnan_only: int = 0) -> Array:
     """Whether no element of any input is infinite or NaN, bool [], com.microsoft version 1.
 
@@ -199,7 +209,7 @@ def _not_finite(x: Array) -> Array:
     return ~((x - x) == 0)
 
 
-@op("TorchEmbedding", 1, domain=MS)
+@op("TorchEmbedding", 1, domain=MS, infer=ms_infer.torch_embedding)
 def torch_embedding(
     call: Call,
     weight: Array,
@@ -211,7 +221,7 @@ def torch_embedding(
     return weight[indices]
 
 
-@op("NGramRepeatBlock", 1, domain=MS)
+@op("NGramRepeatBlock", 1, domain=MS, infer=ms_infer.second)
 def ngram_repeat_block(call: Call, input_ids: Array, scores: Array, *, ngram_size: int) -> Array:
     """scores [B, V], −inf for each token that would repeat an n-gram of input_ids [B, S]; version 1."""
     xp, length = call.xp, input_ids.shape[1]
@@ -228,7 +238,7 @@ def ngram_repeat_block(call: Call, input_ids: Array, scores: Array, *, ngram_siz
     return result
 
 
-@op("RelativePositionBias", 1, domain=MS)
+@op("RelativePositionBias", 1, domain=MS, infer=ms_infer.relative_position_bias)
 def relative_position_bias(
     call: Call,
     bias_table: Array,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import ms_infer
 from graphdoc.engine.ops.activations import swish
 from graphdoc.engine.ops.ms_fused import channels_first, channels_last
 from graphdoc.engine.ops.precision import narrow, wide
@@ -80,7 +81,7 @@ def skip_simplified_layer_normalization(
     return narrow(y * wide(gamma), input.dtype), mean, inverse, narrow(total, input.dtype)
 
 
-@op("EmbedLayerNormalization", 1, domain=MS)
+@op("EmbedLayerNormalization", 1, domain=MS, infer=ms_infer.embed_layer_norm)
 def embed_layer_normalization(
     call: Call,
     input_ids: Array,

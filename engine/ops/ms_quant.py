@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops import ms_infer
 from graphdoc.engine.ops.activations import leaky_relu, sigmoid
 from graphdoc.engine.ops.conv import qlinear_conv as default_qlinear_conv
 from graphdoc.engine.ops.matmul import product
@@ -176,7 +177,7 @@ def qlinear_softmax(
     return _quantised(call, y, y_scale, y_zero_point, X.dtype)
 
 
-@op("QLinearConcat", 1, domain=MS)
+@op("QLinearConcat", 1, domain=MS, infer=ms_infer.qlinear_concat)
 def qlinear_concat(call: Call, Y_scale: Array, Y_zero_point: Array, *inputs: Array, axis: int) -> Array:
     """Join quantised tensors in the output's scale, com.microsoft version 1.
 
@@ -198,7 +199,7 @@ def _rescaled(call: Call, x: Array, scale: Array, zero: Array, to_scale: Array, 
     return _quantised(call, _float(call, x, scale, zero), to_scale, to_zero, x.dtype)
 
 
-@op("QLinearWhere", 1, domain=MS)
+@op("QLinearWhere", 1, domain=MS, infer=ms_infer.qlinear_where)
 def qlinear_where(
     call: Call,
     condition: Array,
@@ -220,7 +221,7 @@ def qlinear_where(
 # ---- reductions and pooling ---------------------------------------------------------------------------
 
 
-@op("QLinearReduceMean", 1, domain=MS)
+@op("QLinearReduceMean", 1, domain=MS, infer=ms_infer.qlinear_mean)
 def qlinear_reduce_mean(
     call: Call,
     data: Array,
@@ -237,7 +238,7 @@ def qlinear_reduce_mean(
     return _quantised(call, call.xp.asarray(mean), reduced_scale, reduced_zero_point, data.dtype)
 
 
-@op("QLinearAveragePool", 1, domain=MS)
+@op("QLinearAveragePool", 1, domain=MS, infer=ms_infer.qlinear_pool)
 def qlinear_average_pool(
     call: Call,
     X: Array,
@@ -262,7 +263,7 @@ def _layout(y: Array, last: int) -> Array:
     return channels_last(y) if last else y
 
 
-@op("QLinearGlobalAveragePool", 1, domain=MS)
+@op("QLinearGlobalAveragePool", 1, domain=MS, infer=ms_infer.qlinear_global_pool)
 def qlinear_global_average_pool(
     call: Call,
     X: Array,
@@ -286,14 +287,14 @@ def qlinear_global_average_pool(
     return requantised(call.xp, total.astype(scale.dtype) * scale, y_zero_point)
 
 
-@op("NhwcMaxPool", 1, domain=MS)
+@op("NhwcMaxPool", 1, domain=MS, infer=ms_infer.nhwc_pool)
 def nhwc_max_pool(call: Call, x: Array, **attributes: Any) -> Array:
     """MaxPool of x [N, spatial…, C], com.microsoft version 1; attributes as MaxPool has."""
     pooled = max_pool(call, channels_first(x), **attributes)
     return channels_last(pooled[0] if isinstance(pooled, tuple) else pooled)
 
 
-@op("QLinearConv", 1, domain=MS)
+@op("QLinearConv", 1, domain=MS, infer=ms_infer.qlinear_conv)
 def qlinear_conv(
     call: Call,
     x: Array,
@@ -321,7 +322,7 @@ def qlinear_conv(
 # ---- QuantizeLinear, DequantizeLinear -----------------------------------------------------------------
 
 
-@op("QuantizeLinear", 1, domain=MS)
+@op("QuantizeLinear", 1, domain=MS, infer=ms_infer.quantize)
 def quantize_linear(
     call: Call, x: Array, y_scale: Array, y_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:
@@ -332,7 +333,7 @@ def quantize_linear(
     return quantized(call.xp, x, scale, zero, dtype, y_scale.dtype)
 
 
-@op("DequantizeLinear", 1, domain=MS)
+@op("DequantizeLinear", 1, domain=MS, infer=ms_infer.dequantize)
 def dequantize_linear(
     call: Call, x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1
 ) -> Array:
@@ -451,14 +452,14 @@ def qgemm(
     return requantised(call.xp, total.astype(scale.dtype) * (scale / y_scale.reshape(())), y_zero_point)
 
 
-@op("MatMulInteger16", 1, domain=MS)
+@op("MatMulInteger16", 1, domain=MS, infer=ms_infer.integer_product)
 def matmul_integer16(call: Call, A: Array, B: Array) -> Array:
     """A·B of 16-bit integers in int32 (uint32 for unsigned A and B), which wraps, com.microsoft version 1."""
     total = call.xp.matmul(A.astype(np.int64), B.astype(np.int64))
     return total.astype(np.uint32 if A.dtype.kind == B.dtype.kind == "u" else np.int32)
 
 
-@op("MulInteger", 1, domain=MS)
+@op("MulInteger", 1, domain=MS, infer=ms_infer.mul_integer)
 def mul_integer(
     call: Call,
     A: Array,
@@ -472,7 +473,7 @@ def mul_integer(
     return left * right
 
 
-@op("ReduceSumInteger", 1, domain=MS)
+@op("ReduceSumInteger", 1, domain=MS, infer=ms_infer.sum_integer)
 def reduce_sum_integer(call: Call, data: Array, *, axes: Sequence[int], keepdims: int = 1) -> Array:
     """Sum over axes of 8-bit integers in int32 (uint32 for uint8), com.microsoft version 1."""
     dtype = np.uint32 if data.dtype.kind == "u" else np.int32

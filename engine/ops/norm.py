@@ -224,7 +224,7 @@ def infer_layer(
     return TensorType(X.dtype, X.shape), TensorType(None, reduced), TensorType(None, reduced)
 
 
-@op("LayerNormalization", 1, 17, infer=infer_layer)  # 1: what ONNX Runtime's optimiser writes into older models
+@op("LayerNormalization", 1, 17, infer=infer_layer)
 def layer_normalization(
     call: Call,
     X: Array,
@@ -238,7 +238,8 @@ def layer_normalization(
     """Standardise over the axes from ``axis`` on, round to X's dtype, then · Scale + B in that dtype.
 
     Mean and inverse standard deviation are stored in the stash type. A float64 X is standardised in
-    float64 although stash_type says float32: nothing is gained by rounding it first.
+    float64 although stash_type says float32: nothing is gained by rounding it first. Version 1 is no version
+    of ONNX, but what ONNX Runtime's optimiser writes into models of older opsets.
     """
     mean, var, y = _moments(wide(X), _last_axes(X, axis))
     inverse = 1 / call.xp.sqrt(var + y.dtype.type(epsilon))

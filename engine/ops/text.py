@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.dtypes import INT64, STRING
 from graphdoc.engine.ops.host import strings, to_host
 from graphdoc.engine.ops.re2 import compile_re2
 from graphdoc.engine.ops.shapes import BOOL, broadcast, same_shape
-from graphdoc.engine.ops.table import Array, Call, op
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 
 @op("StringConcat", 20, infer=broadcast)
@@ -23,7 +24,12 @@ def _parts(text: str, delimiter: str, limit: int) -> list[str]:
     return text.strip().split(None, limit)
 
 
-@op("StringSplit", 20)
+def _split_type(call: Call, x: TensorType, **_: Any) -> tuple[TensorType, TensorType]:
+    parts = None if x.shape is None else (*x.shape, None)
+    return TensorType(STRING, parts), TensorType(INT64, x.shape)
+
+
+@op("StringSplit", 20, infer=_split_type)
 def string_split(
     call: Call, x: Array, *, delimiter: str = "", maxsplit: int | None = None
 ) -> tuple[Array, Array]:
@@ -69,7 +75,15 @@ _CASES: dict[str, Callable[[str], str]] = {
 }
 
 
-@op("StringNormalizer", 10)
+def _normalizer_type(call: Call, x: TensorType, *, stopwords: Sequence[str] = (), **_: Any) -> TensorType:
+    if not x.shape:
+        return TensorType(STRING)
+    # A size that is not known may be 0, and then one empty string comes out.
+    kept = not stopwords and isinstance(x.shape[-1], int) and x.shape[-1] > 0
+    return TensorType(STRING, x.shape if kept else (*x.shape[:-1], None))
+
+
+@op("StringNormalizer", 10, infer=_normalizer_type)
 def string_normalizer(
     call: Call,
     x: Array,
@@ -141,7 +155,12 @@ def _ngram_counts(
     ]
 
 
-@op("TfIdfVectorizer", 9)
+def _tf_idf_type(call: Call, x: TensorType, *, ngram_indexes: Sequence[int], **_: Any) -> TensorType:
+    shape = None if x.shape is None else (*x.shape[:-1], max(ngram_indexes) + 1)
+    return TensorType(call.real(np.float32), shape)
+
+
+@op("TfIdfVectorizer", 9, infer=_tf_idf_type)
 def tf_idf_vectorizer(
     call: Call,
     x: Array,

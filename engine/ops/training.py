@@ -1,7 +1,9 @@
 """Optimiser steps of ai.onnx.preview.training: Adagrad, Adam, Momentum."""
 
+from typing import Any
+
 from graphdoc.engine.ops.host import scalar
-from graphdoc.engine.ops.table import Array, Call, op
+from graphdoc.engine.ops.table import Array, Call, Infer, TensorType, op
 
 DOMAIN = "ai.onnx.preview.training"
 
@@ -17,7 +19,18 @@ def _flat(steps: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     return tuple(tensor for kind in zip(*steps, strict=True) for tensor in kind)
 
 
-@op("Adagrad", 1, domain=DOMAIN)
+def _step_type(kinds: int) -> Infer:
+    """Return an infer: every output like its input, the gradients (second of ``kinds`` groups) left out."""
+
+    def infer(call: Call, rate: TensorType, count: TensorType, *tensors: TensorType, **_: Any) -> Any:
+        size = len(tensors) // kinds
+        kept = tensors[:size] + tensors[2 * size :]
+        return tuple(TensorType(known.dtype, known.shape) for known in kept)
+
+    return infer
+
+
+@op("Adagrad", 1, domain=DOMAIN, infer=_step_type(3))
 def adagrad(
     call: Call,
     rate: Array,
@@ -42,7 +55,7 @@ def adagrad(
     return _flat([step(*group) for group in _grouped(tensors, 3)])
 
 
-@op("Adam", 1, domain=DOMAIN)
+@op("Adam", 1, domain=DOMAIN, infer=_step_type(4))
 def adam(
     call: Call,
     rate: Array,
@@ -70,7 +83,7 @@ def adam(
     return _flat([step(*group) for group in _grouped(tensors, 4)])
 
 
-@op("Momentum", 1, domain=DOMAIN)
+@op("Momentum", 1, domain=DOMAIN, infer=_step_type(3))
 def momentum(
     call: Call,
     rate: Array,

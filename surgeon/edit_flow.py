@@ -170,11 +170,22 @@ def remove_dead(model: ir.Model, nodes: Iterable[ir.Node]) -> list[ir.Node]:
         removed.append(node)
         pending += [maker for value in read if (maker := value.producer()) is not None]
         for value in read:
-            _drop_unused(value, outputs)
+            _drop_stored(value, outputs)
     return removed
 
 
-def _drop_unused(value: ir.Value, outputs: set[ir.Value]) -> None:
+def drop_unused(model: ir.Model, values: Iterable[ir.Value]) -> None:
+    """Remove initializers, and the nodes that compute values, where nothing needs them any more."""
+    outputs = {output for place in places(model) for output in place.graph.outputs}
+    for value in values:
+        maker = value.producer()
+        if maker is not None:
+            remove_dead(model, [maker])
+        else:
+            _drop_stored(value, outputs)
+
+
+def _drop_stored(value: ir.Value, outputs: set[ir.Value]) -> None:
     unused = (
         value.is_initializer() and not value.uses() and not value.is_graph_input() and value not in outputs
     )

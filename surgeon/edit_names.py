@@ -109,6 +109,11 @@ def dim_symbols(model: ir.Model) -> list[str]:
     return list(found)
 
 
+def is_symbol(text: str) -> bool:
+    """Whether a dim's text is one symbol and no expression of several."""
+    return bool(_SYMBOL.fullmatch(text)) or not re.search(r"[+*/()]", text)
+
+
 def change_dims(model: ir.Model, symbols: Mapping[str, str]) -> None:
     """Replace symbols in all shapes."""
     for value in _all_values(model):

@@ -69,7 +69,7 @@ def known(model: ir.Model, values: Iterable[ir.Value]) -> dict[ir.Value, Kind]:
 
 def _join(value: ir.Value, fact: TensorType) -> Kind:
     """Return what is declared of a value, completed by what is known of it."""
-    if fact.dtype is None or type(fact) is not TensorType:
+    if fact.dtype is None:
         return value.type, value.shape
     kind = value.type or ir.TensorType(_code(fact.dtype))
     if value.shape is not None or fact.shape is None or not isinstance(kind, ir.TensorType):

@@ -1,0 +1,88 @@
+"""The report of a rewrite → what the terminal or a pipe shows, and JSON."""
+
+import json
+from collections.abc import Iterator
+
+from graphdoc.reports import words
+from graphdoc.reports.text import Style
+from graphdoc.surgeon.simplified import Report
+
+SCHEMA = "graphdoc.rewrite/1"
+
+
+def rewrite_lines(
+    report: Report, *, width: int = 80, color: bool, pipe: bool, unicode: bool = True, explain: bool = False
+) -> str:
+    """Return the printed form of a report, ending in a newline.
+
+    explain: list every edit and every place where a rule almost matched.
+    """
+    style = Style(max(width, 40), color, pipe, unicode)
+    rows = [
+        _verdict(report, style),
+        *_counts(report, style),
+        *_dropped(report, style),
+        *_check(report, style),
+    ]
+    if explain:
+        rows += [*_edits(report, style), *_misses(report, style)]
+    elif report.kept:
+        count = len(report.kept)
+        rows.append(
+            f"  almost matched at {words.group(count)} place{'s' * (count != 1)}: --explain lists them"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def rewrite_json(report: Report) -> str:
+    """Return a report as JSON text, ending in a newline."""
+    document = {**report.to_dict(), "schema": SCHEMA, "rules": report.by_rule()}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _verdict(report: Report, style: Style) -> str:
+    nodes = f"{words.group(report.nodes_before)} → {words.group(report.nodes_after)} nodes"
+    symbol, word, rest = "✓", "rewritten", nodes
+    if not report:
+        dropped = len(report.dropped)
+        symbol, word = ("▲", f"rewritten, {dropped} dropped") if dropped else ("✗", "the outputs differ")
+    elif not report.changed:
+        symbol, word, rest = "–", "unchanged", "no rule matched"
+    mark = style.plain(f"{style.symbol(symbol)} {word}")
+    return f"{style.paint(symbol, mark)}   {style.plain(rest)}"
+
+
+def _counts(report: Report, style: Style) -> Iterator[str]:
+    for rule, count in report.by_rule().items():
+        yield style.plain(f"  {words.group(count):>4} × {rule}")
+
+
+def _dropped(report: Report, style: Style) -> Iterator[str]:
+    for item in report.dropped:
+        yield from _set(f"dropped  {item.rule} at {item.node}: {item.why}", style)
+
+
+def _check(report: Report, style: Style) -> Iterator[str]:
+    checked = report.verification
+    if checked is not None:
+        yield from _set(checked.summary(), style)
+        for item in checked.not_run:
+            yield from _set(f"not run  {item.what}: {item.why}", style)
+    elif report.changed:
+        yield "  not verified: --no-verify"
+
+
+def _edits(report: Report, style: Style) -> Iterator[str]:
+    for item in report.done:
+        yield from _set(f"edit     {item.rule} at {item.node}: {item.text}", style)
+
+
+def _misses(report: Report, style: Style) -> Iterator[str]:
+    for item in report.kept:
+        yield from _set(f"miss     {item.rule} at {item.node}: {item.reason}", style)
+
+
+def _set(text: str, style: Style) -> Iterator[str]:
+    first, *more = style.wrap(text, 2)
+    yield f"  {first}"
+    yield from (f"    {line}" for line in more)

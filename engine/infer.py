@@ -1,8 +1,8 @@
 """What is known of every value of a model before it runs: dtype, shape, content.
 
-:class:`Facts` asks the operator table (``infer`` of each row) from a value's producer back to the inputs, only
-for what somebody asks, and remembers the answers. It states only what holds in every run. What the file declares
-of inner values is a claim: it fills in what was not inferred, and is dropped where it contradicts.
+:class:`Facts` asks the operator table (``infer`` of each row) from a value's producer back to the inputs,
+only for what somebody asks, and remembers the answers. It states only what holds in every run. What the file
+declares of inner values is a claim: it fills in what was not inferred, and is dropped where it contradicts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,7 +127,7 @@ class Facts:
     def _called_frame(self, root: ir.Graph) -> "Frame":
         """Return the frame of a function: what holds in all its calls."""
         function = next(f for f in self.model.functions.values() if f.graph is root)
-        self._frames[root] = Frame(self, root, function.opset_imports, {v: UNKNOWN for v in root.inputs})
+        self._frames[root] = Frame(self, root, function.opset_imports, dict.fromkeys(root.inputs, UNKNOWN))
         calls = [node for node in _all_nodes(self.model) if node.op_identifier() == function.identifier()]
         types = [[self.of(value) for value in node.inputs] for node in calls]
         given = {

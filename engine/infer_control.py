@@ -1,7 +1,7 @@
-"""Inference of If, Loop, Scan and SequenceMap: what holds of a body in every iteration, and of the node's outputs.
+"""Inference of If, Loop, Scan and SequenceMap: what holds in every iteration, and of the node's outputs.
 
-The values inside a body are facts like all others. What a body reads from the node is stated here, when one of its
-inputs is first asked for: for a loop, the weakest type that the state keeps through all iterations.
+The values inside a body are facts like all others. What a body reads from the node is stated here, when one
+of its inputs is first asked for: for a loop, the weakest type that the state keeps through all iterations.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,7 +188,7 @@ def _loop_parts(
 
 
 def _scalar(value: ir.Value, dtype: np.dtype[np.generic]) -> TensorType:
-    """Return the type of a body's own input that ONNX makes a scalar; runtimes follow a declared rank of 1."""
+    """Return the type of a body's own input, a scalar in ONNX; runtimes follow a declared rank of 1."""
     shape = declared_type(value).shape
     return TensorType(dtype, () if shape is None or not shape else None)
 
@@ -236,7 +236,7 @@ def _stacked(frame: "Frame", value: ir.Value, count: Dim, axis: int, *, sure: bo
     """
     element = frame.of(value)
     declared = declared_type(value)
-    dtype = element.dtype if sure or element.dtype == declared.dtype else None
+    dtype = element.dtype
     if element.shape is None:
         return TensorType(dtype)
     dims = list(element.shape)
@@ -280,16 +280,42 @@ def _old_scan(frame: "Frame", node: ir.Node) -> bool:
 
 def _enter_scan(frame: "Frame", node: ir.Node) -> None:
     if _old_scan(frame, node):
-        frame.memo.update({value: UNKNOWN for value in bodies(node)["body"].inputs})
+        body, states, scanned = _old_scan_parts(frame, node)
+        slices = [_without_axis(known, 0) for known in scanned]
+        _settle(frame, body, dict(zip(body.inputs[len(states) :], slices, strict=False)), states, 0)
         return
     body, states, scanned, axes, _ = _scan_parts(frame, node)
     slices = [_without_axis(known, axis) for known, axis in zip(scanned, axes, strict=False)]
     _settle(frame, body, dict(zip(body.inputs[len(states) :], slices, strict=False)), states, 0)
 
 
+def _old_scan_parts(frame: "Frame", node: ir.Node) -> tuple[ir.Graph, list[TensorType], list[TensorType]]:
+    """Return body, states and scanned inputs of one batch entry (Scan-8)."""
+    _, *types = [UNKNOWN if t is None else _without_axis(t, 0) for t in frame.inputs(node)]
+    count = len(types) - int((frame.attributes(node) or {}).get("num_scan_inputs", 0))
+    return bodies(node)["body"], types[:count], types[count:]
+
+
+def _scan_8(frame: "Frame", node: ir.Node) -> tuple[TensorType, ...]:
+    """Scan over axis 1 of batches: every output gets the batch in front."""
+    body, states, scanned = _old_scan_parts(frame, node)
+    if any(value not in frame.memo for value in body.inputs):
+        _enter_scan(frame, node)
+    first = frame.of(node.inputs[1]).shape
+    length = scanned[0].shape[0] if scanned and scanned[0].shape else None
+    finals = [_shown(frame.of(value)) for value in body.inputs[: len(states)]]
+    elements = [
+        _stacked(frame, value, length, 0, sure=at_least(length, 1)) for value in body.outputs[len(states) :]
+    ]
+    return tuple(
+        TensorType(known.dtype, None if known.shape is None or not first else (first[0], *known.shape))
+        for known in (*finals, *elements)
+    )
+
+
 def _scan(frame: "Frame", node: ir.Node) -> tuple[TensorType, ...]:
     if _old_scan(frame, node):
-        return tuple(TensorType(declared_type(value).dtype) for value in bodies(node)["body"].outputs)
+        return _scan_8(frame, node)
     body, states, scanned, axes, out_axes = _scan_parts(frame, node)
     if any(value not in frame.memo for value in body.inputs):
         _enter_scan(frame, node)

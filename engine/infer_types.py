@@ -22,6 +22,10 @@ _PLAIN = re.compile(r"[^\s+*/()',-]+")
 """A name that no text of an expression equals, functions aside."""
 
 
+_NO_NAMES = frozenset({None, "", "?", "*", "-1", "None", "unknown"})
+"""What exporters write for sizes that have no name; two of them need not be equal."""
+
+
 def numpy_dtype(code: ir.DataType | None) -> np.dtype[Any] | None:
     """Return the NumPy dtype of an ONNX one, object for strings, None when undefined."""
     if code is None or code == ir.DataType.UNDEFINED:
@@ -41,7 +45,7 @@ def _dims(shape: ir.Shape | None) -> tuple[Dim, ...] | None:
 def _dim(dim: Any) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    return None if not dim.value else symbol(dim.value)
+    return None if dim.value in _NO_NAMES else symbol(dim.value)
 
 
 _KINDS: Mapping[type, str] = {ir.SequenceType: "sequence", ir.OptionalType: "optional"}

@@ -1,5 +1,6 @@
 """What language models are made of: Attention, RotaryEmbedding, LinearAttention, CausalConvWithState."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -11,7 +12,7 @@ from graphdoc.engine.ops import dims
 from graphdoc.engine.ops.conv import convolve
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import same_as_first
-from graphdoc.engine.ops.table import Array, Call, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 from graphdoc.engine.ops.window import sliding
 
 # ---- heads ---------------------------------------------------------------------------------------------
@@ -140,14 +141,47 @@ def _check_cache(past_key: Array | None, past_value: Array | None, nonpad: Array
 
 
 def infer_attention(
-    call: Call, Q: TensorType, K: TensorType, V: TensorType, *rest: Any, **_: Any
-) -> TensorType:
-    """dtype of Q; batch and query length of Q, the rest not stated."""
-    if Q.shape is None:
-        return TensorType(Q.dtype)
-    if len(Q.shape) == 3:
-        return TensorType(Q.dtype, (Q.shape[0], Q.shape[1], None))
-    return TensorType(Q.dtype, (*Q.shape[:3], V.shape[3] if V.shape is not None else None))
+    call: Call,
+    Q: TensorType,
+    K: TensorType,
+    V: TensorType,
+    mask: TensorType | None = None,
+    past_key: TensorType | None = None,
+    past_value: TensorType | None = None,
+    *rest: TensorType | None,
+    kv_num_heads: int | None = None,
+    q_num_heads: int | None = None,
+    **_: Any,
+) -> tuple[TensorType, ...]:
+    """Y in the form of Q; the present key and value (B, H, T, D); the scores (B, H, S, T). Q's dtype."""
+    if Q.shape is None or K.shape is None or V.shape is None:
+        return (TensorType(Q.dtype),) * 4
+    q, k, v = (
+        _heads_type(known.shape or (), heads)
+        for known, heads in ((Q, q_num_heads), (K, kv_num_heads), (V, kv_num_heads))
+    )
+    keys = _present_type(k, past_key)
+    values = _present_type(v, past_value)
+    y = (*q[:3], v[3]) if len(Q.shape) == 4 else (q[0], q[2], dims.multiply(q[1], v[3]))
+    shapes = (y, keys, values, (*q[:3], keys[2]))
+    dtypes = (Q.dtype, K.dtype, V.dtype, Q.dtype)
+    return tuple(TensorType(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+
+
+def _heads_type(shape: Sequence[Dim], heads: int | None) -> tuple[Dim, ...]:
+    """Return the shape (B, heads, S, D) of queries, keys or values."""
+    if len(shape) == 4:
+        return tuple(shape)
+    batch, length, width = shape
+    return batch, heads, length, None if heads is None else dims.floor_divide(width, heads)
+
+
+def _present_type(new: tuple[Dim, ...], past: TensorType | None) -> tuple[Dim, ...]:
+    """Return the shape of new keys or values behind those of the cache."""
+    if past is None:
+        return new
+    length = None if past.shape is None else past.shape[2]
+    return (*new[:2], dims.add(length, new[2]), new[3])
 
 
 @op("Attention", 23, 24, 25, infer=infer_attention)

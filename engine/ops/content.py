@@ -228,7 +228,7 @@ def picked(data: TensorType, indices: TensorType, known: TensorType) -> TensorTy
 
 
 def reduced_entries(operation: Callable[[Sequence[Dim]], Dim], infer: Infer) -> Infer:
-    """Return an infer: ``infer``, and ``operation`` over all entries of a tensor of rank 1 that is reduced."""
+    """Return an infer: ``infer``, and ``operation`` over all entries of a reduced tensor of rank 1."""
 
     def inferred(call: Call, data: TensorType, *rest: TensorType | None, **attributes: Any) -> TensorType:
         known: TensorType = infer(call, data, *rest, **attributes)

@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from graphdoc.engine.ops.content import entries, entry_count
+from graphdoc.engine.ops.dims import add, exact_quotient, multiply, subtract
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import first_dtype
+from graphdoc.engine.ops.shapes import constant_ints, first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 from graphdoc.engine.ops.window import Ints, Window, sliding, taps
+
+_BASE = 1 << 20
+"""An input size at which no output size is negative, to tell what all others give from."""
 
 _BLOCK_BYTES = 32 << 20
 """Products of several taps held at once before they are added into the image."""
@@ -66,13 +71,21 @@ def _transposed(
 
 
 def _known_sizes(spatial: Sequence[Dim], kernel: Ints, attributes: dict[str, Any]) -> tuple[Dim, ...]:
-    sizes = [size for size in spatial if isinstance(size, int)]
-    if len(sizes) < len(spatial):
-        return (None,) * len(spatial)
+    """Return the output sizes, axis by axis: each depends on its input size in the same way."""
     try:
-        return _transposed(sizes, kernel, **attributes)[1]
+        at_base = _transposed([_BASE] * len(spatial), kernel, **_without_shape(attributes))[1]
+        fixed = attributes.get("output_shape")
+        if fixed:
+            return tuple(fixed[-len(spatial) :])
     except ValueError:
         return (None,) * len(spatial)
+    strides = attributes.get("strides") or [1] * len(spatial)
+    rows = zip(spatial, strides, at_base, strict=True)
+    return tuple(add(multiply(subtract(size, _BASE), stride), base) for size, stride, base in rows)
+
+
+def _without_shape(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name != "output_shape"}
 
 
 def infer_conv_transpose(
@@ -87,7 +100,7 @@ def infer_conv_transpose(
     spatial: tuple[Dim, ...] = (None,) * len(X.shape[2:])
     if len(kernel) == len(spatial):
         spatial = _known_sizes(X.shape[2:], kernel, attributes)
-    channels = weights[1] * group if isinstance(weights[1], int) else None
+    channels = multiply(weights[1], group)
     return TensorType(first_dtype((X, W)), (X.shape[0], channels, *spatial))
 
 
@@ -149,7 +162,19 @@ def _flat(tap: Ints, window: Window) -> int:
     return number
 
 
-@op("Col2Im", 18)
+def infer_col2im(
+    call: Call, input: TensorType, image_shape: TensorType, block_shape: TensorType, **_: Any
+) -> TensorType:
+    """(N, C, *image_shape) as far as the two shapes are known."""
+    block, count = constant_ints(block_shape), entry_count(image_shape)
+    if input.shape is None or len(input.shape) != 3 or count is None:
+        return TensorType(input.dtype)
+    sizes = entries(image_shape) or (None,) * count
+    channels = None if block is None else exact_quotient(input.shape[1], prod(block))
+    return TensorType(input.dtype, (input.shape[0], channels, *sizes))
+
+
+@op("Col2Im", 18, infer=infer_col2im)
 def col2im(
     call: Call,
     input: Array,

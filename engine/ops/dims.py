@@ -4,8 +4,8 @@ A size is an int, a symbol (``str``) or a :class:`Size`, a ``str`` whose text is
 same text are equal in every run. A size is held as a polynomial with integer coefficients over *atoms*:
 symbols, and functions of polynomials (floor, trunc, max, min) where nothing simpler is exact.
 
-Symbols stand for sizes, so for integers of at least 0. None is an unknown size; every function here takes it and
-then answers None. Integers alone take a short way: most models have no symbols at all.
+Symbols stand for sizes, so for integers of at least 0. None is an unknown size; every function here takes it
+and then answers None. Integers alone take a short way: most models have no symbols at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -250,14 +250,14 @@ def exact_quotient(a: Dim, b: Dim) -> Dim:
     return None
 
 
-def _nested(terms: Terms) -> tuple[Size, Known] | None:
-    """Return (atom, rest) where a polynomial is one floor by a number plus a rest."""
+def _nested(terms: Terms) -> tuple[tuple[Known, ...], Known] | None:
+    """Return ((top, bottom), rest) where a polynomial is ⌊top/bottom⌋ by a number, plus a rest."""
     for monomial, coefficient in terms.items():
         atom = monomial[0] if len(monomial) == 1 and coefficient == 1 else None
-        if isinstance(atom, Size) and atom.function and atom.function[0] == "floor":
-            if isinstance(atom.function[1][1], int):
-                rest = size_of({m: c for m, c in terms.items() if m != monomial})
-                return None if rest is None else (atom, rest)
+        name, arguments = atom.function if isinstance(atom, Size) and atom.function else ("", ())
+        if name == "floor" and isinstance(arguments[1], int):
+            rest = size_of({m: c for m, c in terms.items() if m != monomial})
+            return None if rest is None else (arguments, rest)
     return None
 
 
@@ -272,8 +272,7 @@ def _floor_by_number(a: Known, divisor: int) -> Dim:
         return None if inner is None else size_of(whole)
     nested = _nested(terms_of(inner))
     if nested is not None:
-        atom, more = nested
-        top, bottom = atom.function[1] if atom.function else (0, 1)
+        (top, bottom), more = nested
         joined = floor_divide(add(top, multiply(more, bottom)), multiply(bottom, divisor))
         return add(size_of(whole), joined)
     # A constant smaller than the common factor of all else never reaches the next whole number.

@@ -27,8 +27,8 @@ from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 def _reshaped(shape: Shape | None, target: Sequence[Dim], allowzero: int) -> Shape | None:
     """Return the symbolic shape after Reshape.
 
-    A symbolic size in the target is taken not to be 0 where Reshape would read a 0 as "keep the axis". One that
-    is unknown follows from the others, like -1: the number of elements stays.
+    A symbolic size in the target is taken not to be 0 where Reshape would read a 0 as "keep the axis". One
+    that is unknown follows from the others, like -1: the number of elements stays.
     """
     kept = dict(enumerate(shape or ())) if not allowzero else {}
     dims = [

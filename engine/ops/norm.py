@@ -214,14 +214,22 @@ def _last_axes(x: Array, axis: int) -> range:
 
 
 def infer_layer(
-    call: Call, X: TensorType, *rest: TensorType | None, axis: int = -1, **_: Any
+    call: Call, X: TensorType, *rest: TensorType | None, axis: int = -1, stash_type: int = 1, **_: Any
 ) -> tuple[TensorType, ...]:
-    """Y like X; mean and inverse deviation with size 1 from ``axis`` on, dtype not stated."""
+    """Y like X; mean and inverse deviation in the stash type, with size 1 from ``axis`` on."""
     reduced = None
     if X.shape is not None:
         first = positive_axes([axis], len(X.shape))[0]
         reduced = with_dims(X.shape, dict.fromkeys(range(first, len(X.shape)), 1))
-    return TensorType(X.dtype, X.shape), TensorType(None, reduced), TensorType(None, reduced)
+    statistic = TensorType(_stash(call, stash_type), reduced)
+    return TensorType(X.dtype, X.shape), statistic, statistic
+
+
+def infer_rms(
+    call: Call, X: TensorType, scale: TensorType, **attributes: Any
+) -> tuple[TensorType, TensorType]:
+    """Y with the dtype of scale and the shape of X; the inverse root mean square as infer_layer has it."""
+    return TensorType(scale.dtype, X.shape), infer_layer(call, X, **attributes)[1]
 
 
 @op("LayerNormalization", 1, 17, infer=infer_layer)
@@ -263,7 +271,7 @@ def _rms(call: Call, X: Array, axis: int, epsilon: float) -> tuple[Array, Array]
     return x * inverse, inverse
 
 
-@op("RMSNormalization", 23, infer=same_as_first)
+@op("RMSNormalization", 23, infer=infer_rms)
 def rms_normalization(
     call: Call, X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Array:
@@ -272,7 +280,7 @@ def rms_normalization(
     return narrow(normalised, X.dtype).astype(scale.dtype, copy=False) * scale
 
 
-@op("SimplifiedLayerNormalization", 1, infer=infer_layer)
+@op("SimplifiedLayerNormalization", 1, infer=infer_rms)
 def simplified_layer_normalization(
     call: Call, X: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Array, Array]:

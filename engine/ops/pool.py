@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import entries
+from graphdoc.engine.ops.dims import add, multiply, subtract
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import INT64
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
@@ -48,7 +50,7 @@ def infer_global(call: Call, X: TensorType, **attributes: Any) -> TensorType:
 def _lowest(dtype: Any) -> Any:
     """Return the identity of the maximum in a dtype."""
     dtype = np.dtype(dtype)
-    return np.iinfo(dtype).min if dtype.kind in "iu" else np.array(-np.inf).astype(dtype)
+    return np.iinfo(dtype).min if dtype.kind in "iu" else np.array(-np.inf).astype(dtype)[()]
 
 
 def _slide(xp: Any, x: Array, window: Window, combine: Any, identity: Any) -> Array:
@@ -187,9 +189,25 @@ def global_lp_pool(call: Call, X: Array, *, p: float = 2) -> Array:
 # ---- MaxUnpool -----------------------------------------------------------------------------------------
 
 
-def infer_max_unpool(call: Call, X: TensorType, *rest: TensorType | None, **_: Any) -> TensorType:
-    """dtype and rank of X."""
-    return TensorType(X.dtype, None if X.shape is None else (*X.shape[:2], *(None,) * (len(X.shape) - 2)))
+def infer_max_unpool(
+    call: Call,
+    X: TensorType,
+    indices: TensorType,
+    output_shape: TensorType | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> TensorType:
+    """dtype of X; the output shape where it is given, else batch and channels of X and what windows cover."""
+    if X.shape is None or output_shape is not None:
+        rank = 0 if X.shape is None else len(X.shape)
+        return TensorType(X.dtype, entries(output_shape) or ((None,) * rank or None))
+    rank = len(X.shape) - 2
+    pads, strides = pads or [0] * 2 * rank, strides or [1] * rank
+    rows = zip(X.shape[2:], kernel_shape, strides, pads[:rank], pads[rank:], strict=True)
+    sizes = (add(multiply(subtract(n, 1), s), k - b - e) for n, k, s, b, e in rows)
+    return TensorType(X.dtype, (*X.shape[:2], *sizes))
 
 
 @op("MaxUnpool", 9, 11, 22, infer=infer_max_unpool)

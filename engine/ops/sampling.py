@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.ops.content import entries
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import constant_ints
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 from graphdoc.engine.ops.window import Ints, sliding
 
@@ -182,8 +182,9 @@ def grid_sample(
 
 
 def infer_affine_grid(call: Call, theta: TensorType, size: TensorType, **_: object) -> TensorType:
-    """dtype of theta; (N, *spatial, axes) when the size is constant."""
-    known = constant_ints(size)
+    """dtype of theta; (N, *spatial, axes) as far as the size is known."""
+    axes = theta.shape[1] if theta.shape else None
+    known = entries(size) or ((None,) * (axes + 2) if isinstance(axes, int) else ())
     sizes: tuple[Dim, ...] | None = (known[0], *known[2:], len(known) - 2) if known else None
     return TensorType(theta.dtype, sizes)
 

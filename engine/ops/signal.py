@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.engine.ops import dims
+from graphdoc.engine.ops.content import single_entry
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import constant_ints, with_dims
-from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 # ---- complex pairs -------------------------------------------------------------------------------------
 
@@ -63,14 +65,15 @@ def _dft_type(
     if x.shape is None:
         return TensorType(x.dtype)
     last = 1 if inverse and onesided else 2
+    if length is None and not onesided:
+        return TensorType(x.dtype, (*x.shape[:-1], last))
     if axis is None:
         return TensorType(x.dtype, (*(None,) * (len(x.shape) - 1), last))
-    known = constant_ints(length)
-    size: Dim = known[0] if known else (x.shape[axis] if length is None else None)
-    if onesided and not isinstance(size, int):
-        size = None
-    elif onesided and isinstance(size, int):
-        size = (size if known else 2 * (size - 1)) if inverse else size // 2 + 1
+    size = x.shape[axis] if length is None else single_entry(length)
+    if onesided and not inverse:
+        size = dims.add(dims.floor_divide(size, 2), 1)
+    elif onesided and length is None:
+        size = dims.multiply(2, dims.subtract(size, 1))
     return TensorType(x.dtype, with_dims(x.shape, {axis: size, -1: last}))
 
 
@@ -136,12 +139,6 @@ def dft_17(
 # ---- STFT ----------------------------------------------------------------------------------------------
 
 
-def _first(tensor: TensorType | None) -> int | None:
-    """Return a known scalar, else None."""
-    known = constant_ints(tensor)
-    return known[0] if known else None
-
-
 def infer_stft(
     call: Call,
     signal: TensorType,
@@ -152,14 +149,12 @@ def infer_stft(
     onesided: int = 1,
 ) -> TensorType:
     """dtype of the signal; (batch, frames, bins, 2), frames and bins where the numbers are known."""
-    shape, size = signal.shape, _first(length)
-    if length is None and window is not None and window.shape and isinstance(window.shape[0], int):
+    shape, size = signal.shape, single_entry(length)
+    if length is None and window is not None and window.shape:
         size = window.shape[0]
-    stride, samples = _first(step), shape[1] if shape is not None else None
-    frames = None
-    if size is not None and stride and isinstance(samples, int):
-        frames = (samples - size) // stride + 1
-    bins = None if size is None else size // 2 + 1 if onesided else size
+    samples = shape[1] if shape is not None else None
+    frames = dims.add(dims.floor_divide(dims.subtract(samples, size), single_entry(step)), 1)
+    bins = dims.add(dims.floor_divide(size, 2), 1) if onesided else size
     return TensorType(signal.dtype, (None if shape is None else shape[0], frames, bins, 2))
 
 
@@ -220,7 +215,7 @@ def _cosines(call: Call, size: Array, periodic: int, output_datatype: int, terms
 
 def infer_window(call: Call, size: TensorType, *, output_datatype: int = 1, **_: Any) -> TensorType:
     """The output datatype; (size,) when it is constant."""
-    return TensorType(_dtype(call, output_datatype), (_first(size),))
+    return TensorType(_dtype(call, output_datatype), (single_entry(size),))
 
 
 @op("HannWindow", 17, infer=infer_window)
@@ -245,7 +240,15 @@ def _mel(hertz: float) -> float:
     return float(2595 * np.log10(1 + hertz / 700))
 
 
-@op("MelWeightMatrix", 17)
+def infer_mel(
+    call: Call, bins: TensorType, length: TensorType, *rest: TensorType, output_datatype: int = 1
+) -> TensorType:
+    """(⌊dft_length/2⌋ + 1, num_mel_bins) where they are known."""
+    size = dims.add(dims.floor_divide(single_entry(length), 2), 1)
+    return TensorType(call.real(ir.DataType(output_datatype).numpy()), (size, single_entry(bins)))
+
+
+@op("MelWeightMatrix", 17, infer=infer_mel)
 def mel_weight_matrix(
     call: Call,
     num_mel_bins: Array,

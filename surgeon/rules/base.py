@@ -8,6 +8,7 @@ A rule holds in every run, for every input: what it does not know of shapes, typ
 assume. ``Context.facts`` tells what is known.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,33 +95,51 @@ class Names:
     """The names that values and nodes of a model have, so that new ones differ from all of them."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._taken: set[str] = set()
-        self._nodes: set[str] = set()
+        self._values: Counter[str] = Counter()
+        self._nodes: Counter[str] = Counter()
         self._next: dict[str, int] = {}
-        for graph in (*model.graphs(), *(function.graph for function in model.functions.values())):
-            self.add(graph)
+        for root in (model.graph, *(function.graph for function in model.functions.values())):
+            self.count(root)
 
-    def add(self, graph: ir.Graph) -> None:
-        """Note the names of a graph, its subgraphs aside."""
-        self._taken.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
+    def _add(self, graph: ir.Graph) -> None:
+        self._values.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
         for node in graph:
-            self._nodes.add(str(node.name))
-            self._taken.update(str(value.name) for value in node.outputs)
+            self._nodes[str(node.name)] += 1
+            self._values.update(str(value.name) for value in node.outputs)
+
+    def count(self, graph: ir.Graph) -> None:
+        """Note the names of a graph that joins the model, and of the graphs inside it."""
+        self._add(graph)
+        for node in graph.all_nodes():
+            for inner in subgraphs(node):
+                self._add(inner)
+
+    def release(self, name: str) -> None:
+        """Free the name of a value that has got another one."""
+        self._values[name] -= 1
 
     def value(self, hint: str) -> str:
         """Return an unused name for a value."""
-        return self._unused(hint, self._taken)
+        return self._unused(hint, self._values)
 
     def node(self, hint: str) -> str:
         """Return an unused name for a node."""
         return self._unused(hint, self._nodes)
 
-    def _unused(self, hint: str, taken: set[str]) -> str:
+    def moved(self, name: str) -> str:
+        """Return the name of a value that moves to another graph: its own, unless another one has it too."""
+        return self._unused(name, self._values) if self._values[name] > 1 else name
+
+    def moved_node(self, name: str) -> str:
+        """The same for nodes."""
+        return self._unused(name, self._nodes) if self._nodes[name] > 1 else name
+
+    def _unused(self, hint: str, taken: Counter[str]) -> str:
         name = hint
-        while name in taken or not name:
+        while taken[name] > 0 or not name:
             self._next[hint] = self._next.get(hint, 0) + 1
             name = f"{hint}_{self._next[hint]}"
-        taken.add(name)
+        taken[name] += 1
         return name
 
 
@@ -129,6 +148,8 @@ class Context:
 
     facts: shapes, types and contents of values. options: those of :func:`graphdoc.surgeon.simplify.simplify`.
     root: the main graph or function that is worked on. touched: nodes near an edit, to be tried again.
+    growth: bytes that folding added. virtual: results of folding that were too large to be kept; what follows
+    from them may be small.
     """
 
     def __init__(
@@ -145,6 +166,9 @@ class Context:
         self.root: ir.Graph | ir.Function = model.graph
         self.names = Names(model)
         self.touched: dict[ir.Node, None] = {}
+        self.growth = 0
+        self.virtual: dict[ir.Value, np.ndarray[Any, Any]] = {}
+        self._removed = 0
 
     # ---- looking around
 
@@ -183,10 +207,9 @@ class Context:
 
     def single_use(self, value: ir.Value) -> bool:
         """Whether exactly one node of the same graph reads the value, once, and nothing else needs it."""
-        uses = value.uses()
-        if len(uses) != 1 or value.is_graph_output() or self.kept(value):
+        if use_count(value) != 1 or value.is_graph_output() or self.kept(value):
             return False
-        return next(iter(uses)).node.graph is value.graph
+        return next(iter(value.uses())).node.graph is value.graph
 
     def used_outside(self, value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
         """Whether anything but ``nodes`` needs the value: other nodes, the graph's outputs, ``--keep``."""
@@ -199,7 +222,9 @@ class Context:
 
     def unused(self, node: ir.Node) -> bool:
         """Whether no output of the node is needed."""
-        return not any(value.uses() or value.is_graph_output() or self.kept(value) for value in node.outputs)
+        return not any(
+            use_count(value) or value.is_graph_output() or self.kept(value) for value in node.outputs
+        )
 
     # ---- editing
 
@@ -212,7 +237,8 @@ class Context:
                 maker = part.producer()
                 if maker is not None:
                     self.touched[maker] = None
-                self.touched.update(dict.fromkeys(usage.node for usage in part.uses()))
+                if use_count(part) <= _FEW:  # many readers are no pattern, and would make the work quadratic
+                    self.touched.update(dict.fromkeys(usage.node for usage in part.uses()))
 
     def node(
         self,
@@ -241,6 +267,7 @@ class Context:
             metadata_props=dict(like.metadata_props),
         )
         self._graph_of(like).insert_before(like, node)
+        self._removed -= 1
         self.touch(node, *inputs)
         return made
 
@@ -281,6 +308,7 @@ class Context:
         if before is None:
             before = next(iter(graph))
         graph.insert_before(before, node)
+        self._removed -= 1
         return value
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
@@ -292,6 +320,7 @@ class Context:
         self.touch(old, new)
         for usage in old.uses():
             usage.node.replace_input_with(usage.idx, new)
+            self.touched[usage.node] = None
         if old.is_graph_output():
             self._replace_output(old, new)
         self.touch(new)
@@ -328,15 +357,19 @@ class Context:
             graph.append(node)
         else:
             graph.insert_after(maker, node)
+        self._removed -= 1
         self.touch(node)
 
     def set_input(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
-        """Let a node read another value; touches who is near."""
+        """Let a node read another value.
+
+        What is known of its outputs stays: a rule leaves them equal, whatever it does inside. A rule that
+        makes *more* known of a value says so: ``context.facts.forget(value)``.
+        """
         if index >= len(node.inputs):
             node.resize_inputs(index + 1)
         self.touch(node.inputs[index], value, node)
         node.replace_input_with(index, value)
-        self.facts.forget(*node.outputs)
 
     def set_attribute(self, node: ir.Node, name: str, value: Any) -> None:
         """Set an attribute, or remove it (None)."""
@@ -347,24 +380,53 @@ class Context:
                 value if isinstance(value, ir.Attr) else ir.convenience.convert_attribute(name, value)
             )
         self.touch(node, *node.outputs)
-        self.facts.forget(*node.outputs)
 
     def remove(self, node: ir.Node) -> None:
         """Remove a node that nothing needs; whoever made or shares its inputs is tried again."""
-        inputs = [value for value in node.inputs if value is not None]
-        inputs += captured(node)
+        inputs = [value for value in node.inputs if value is not None] + captured(node)
+        inner = inner_nodes(node)
         self._graph_of(node).remove(node, safe=True)
-        self.touched.pop(node, None)
-        for inner in inner_nodes(node):
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
-            self.touched.pop(inner, None)
+        for item in inner:
+            for index in range(len(item.inputs)):
+                item.replace_input_with(index, None)
+        for item in (node, *inner):
+            self.touched.pop(item, None)
+        self._removed += 1 + len(inner)
         self.touch(*inputs)
+
+    def prune(self) -> None:
+        """Remove touched nodes that nothing needs, and then what only they needed."""
+        left = list(self.touched)
+        while left:
+            node = left.pop()
+            if node.graph is None or not node.outputs or self.kept(node) or not self.unused(node):
+                continue
+            makers = [value.producer() for value in node.inputs if value is not None]
+            makers += [value.producer() for value in captured(node)]
+            self.remove(node)
+            left += [maker for maker in makers if maker is not None]
+
+    def count_added(self, nodes: int) -> None:
+        """Note nodes that were added by other means than :meth:`node`."""
+        self._removed -= nodes
+
+    def take_count(self) -> int:
+        """Return how many nodes fewer there are since the last call."""
+        removed, self._removed = self._removed, 0
+        return removed
 
     def _graph_of(self, node: ir.Node) -> ir.Graph:
         if node.graph is None:
             raise ValueError(f"node '{node.name}' lies in no graph")
         return node.graph
+
+
+_FEW = 8
+
+
+def use_count(value: ir.Value) -> int:
+    """Return how often nodes read a value, without the copy of all uses that ``value.uses()`` makes."""
+    return len(value._uses)
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:

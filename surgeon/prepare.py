@@ -1,0 +1,133 @@
+"""What is done to a model before rules run: whatever an edited file needs to be sound, and what was asked for."""
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import onnx_ir as ir
+
+from graphdoc.engine.errors import UsageError
+
+DEFAULTS_OVERRIDABLE = 4
+"""The ONNX IR version from which on initializers need not be inputs, and those that are can be overridden."""
+
+
+def prepare(model: ir.Model, options: Any) -> None:
+    """Ready a model for editing, in place.
+
+    1. Files before IR version 4 list weights as inputs although they are constants: they become version 4.
+    2. Inputs get the shapes asked for, frozen inputs lose their place among the inputs.
+    3. Calls of the model's own functions are replaced by their bodies, if asked for.
+    4. Of nodes with the same name all but the first get another one; ONNX Runtime refuses such files.
+
+    Raises UsageError for inputs that do not exist and shapes that contradict the model.
+    """
+    if model.ir_version and model.ir_version < DEFAULTS_OVERRIDABLE:
+        _drop_defaults(model.graph, ("*",))
+        model.ir_version = DEFAULTS_OVERRIDABLE
+    if options.shapes:
+        set_shapes(model, dict(options.shapes))
+    for glob in options.freeze:
+        if not _drop_defaults(model.graph, (glob,)):
+            raise _nothing_to_freeze(model.graph, glob)
+    if options.inline and model.functions:
+        from onnx_ir.passes.common import InlinePass
+
+        InlinePass()(model)
+    for graph in model.graphs():
+        unique_node_names(graph)
+    for function in model.functions.values():
+        unique_node_names(function.graph)
+
+
+def _drop_defaults(graph: ir.Graph, globs: tuple[str, ...]) -> int:
+    """Take initializers off the list of inputs; return how many."""
+    found = [
+        value
+        for value in graph.inputs
+        if value.is_initializer() and any(fnmatchcase(str(value.name), glob) for glob in globs)
+    ]
+    for value in found:
+        graph.inputs.remove(value)
+    return len(found)
+
+
+def _nothing_to_freeze(graph: ir.Graph, glob: str) -> UsageError:
+    have = [str(value.name) for value in graph.inputs if value.is_initializer()]
+    return UsageError(
+        f"no input with a default value is called '{glob}'",
+        where="inputs with a default: " + (", ".join(have) or "none"),
+        next_step="--shape NAME=1x3x224x224 fixes the size of an input",
+    )
+
+
+def unique_node_names(graph: ir.Graph) -> None:
+    """Give each node whose name another node of the graph has before it a name of its own."""
+    names = [node.name for node in graph if node.name]
+    if len(set(names)) == len(names):
+        return
+    taken, seen = set(names), set()
+    for node in graph:
+        if node.name and node.name in seen:
+            node.name = _unused(node.name, taken)
+        seen.add(node.name)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    number = 1
+    while f"{name}_{number}" in taken:
+        number += 1
+    taken.add(f"{name}_{number}")
+    return f"{name}_{number}"
+
+
+def set_shapes(model: ir.Model, shapes: dict[str, tuple[Any, ...]]) -> None:
+    """Give inputs fixed sizes; every dim of the same symbol takes the size too, wherever it is declared.
+
+    Raises UsageError for unknown inputs, other ranks, and sizes that the model or another input contradicts.
+    """
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    sizes: dict[str, int] = {}
+    for name, dims in shapes.items():
+        if name not in inputs:
+            raise UsageError(
+                f"there is no input '{name}'",
+                where="--shape",
+                next_step=f"inputs: {', '.join(inputs)}",
+            )
+        _bind(inputs[name], dims, sizes)
+    for graph in model.graphs():
+        for value in (*graph.inputs, *graph.outputs, *(v for node in graph for v in node.outputs)):
+            value.shape = _substituted(value.shape, sizes)
+
+
+def _bind(value: ir.Value, dims: tuple[Any, ...], sizes: dict[str, int]) -> None:
+    """Set the shape of an input and note the sizes of its symbols."""
+    declared = list(value.shape) if value.shape is not None else [ir.SymbolicDim(None)] * len(dims)
+    if len(declared) != len(dims):
+        raise _contradiction(value, dims, f"has {len(declared)} dimensions")
+    for old, new in zip(declared, dims, strict=True):
+        symbol = None if isinstance(old, int) else old.value
+        known = old if isinstance(old, int) else sizes.get(str(symbol)) if symbol else None
+        if known is not None and isinstance(new, int) and known != new:
+            raise _contradiction(value, dims, f"has {known} where {new} is asked for")
+        if symbol and isinstance(new, int):
+            sizes[symbol] = new
+    denotations = [None if value.shape is None else value.shape.get_denotation(i) for i in range(len(dims))]
+    kept = [new if isinstance(new, int) else old for old, new in zip(declared, dims, strict=True)]
+    value.shape = ir.Shape(kept, denotations=denotations)
+
+
+def _contradiction(value: ir.Value, dims: tuple[Any, ...], what: str) -> UsageError:
+    return UsageError(
+        f"input '{value.name}' {what}",
+        where=f"--shape {value.name}={'x'.join(map(str, dims))}",
+        next_step="look at the inputs:  graphdoc inspect MODEL",
+    )
+
+
+def _substituted(shape: ir.Shape | None, sizes: dict[str, int]) -> ir.Shape | None:
+    """Return the shape with symbols replaced by their sizes."""
+    if shape is None or not any(isinstance(d, ir.SymbolicDim) and d.value in sizes for d in shape):
+        return shape
+    dims = [d if isinstance(d, int) else sizes.get(str(d.value), d) for d in shape]
+    return ir.Shape(dims, denotations=[shape.get_denotation(i) for i in range(len(shape))])

@@ -1,0 +1,285 @@
+"""Simplify a model: rewrite rules and folding to a fixed point, over the main graph, subgraphs and functions.
+
+The order of work: every node is visited once in topological order; after an edit the nodes near it are visited
+again. When none is left, passes over whole graphs follow (equal constants, equal nodes, what is unused). All
+of it repeats until nothing changes, so a second simplification finds nothing. Time grows with the number of
+nodes, whatever the order of the edits.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import onnx_ir as ir
+
+from graphdoc.engine.errors import GraphdocError, UsageError
+from graphdoc.engine.infer import Facts
+from graphdoc.surgeon.prepare import prepare
+from graphdoc.surgeon.rules import all_rules
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_references, operator_name
+from graphdoc.surgeon.rules.passes import PASSES
+from graphdoc.surgeon.saver import all_tensors
+from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified
+from graphdoc.surgeon.verification import Verification, Verify
+
+MIB = 2**20
+MAX_SWEEPS = 64
+"""Sweeps after which two rules must be undoing each other; real models need three."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to simplify, and how far.
+
+    only, skip: names or groups of rules. A rule that runs on request only runs when ``only`` or ``request``
+    names it. keep: globs over names of nodes and values that must survive under their names.
+    max_growth: bytes that folding may add to the model in all.
+    shapes: sizes of inputs by name; the result is specialised to them. freeze: globs over inputs with a
+    default value; they become constants. inline: replace calls of the model's own functions by their bodies.
+    limit: stop after so many edits. None: no bound.
+    """
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    request: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    max_growth: int = MIB
+    shapes: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
+    freeze: tuple[str, ...] = ()
+    inline: bool = False
+    limit: int | None = None
+
+
+def rule_names(rules: Iterable[Rule] = ()) -> list[str]:
+    """Return the names of all rules and passes that ``only`` and ``skip`` take, groups aside."""
+    return sorted({item.name for item in (*all_rules(), *PASSES, *rules)})
+
+
+def simplify(
+    model: ir.Model,
+    options: Options | None = None,
+    verify: Verify | None = None,
+    *,
+    rules: Sequence[Rule] = (),
+    fresh: Callable[[], ir.Model] | None = None,
+) -> Simplified:
+    """Return a model with fewer nodes and the same outputs for every input.
+
+    model: not changed. verify: compares original and result; when they differ, the edits are bisected, the
+    rule at fault is dropped, and the rest is done again. rules: further rules beside those that come along.
+    fresh: makes a copy of the model that may be edited; by default the model is cloned.
+
+    Raises UsageError for unknown rules, inputs or shapes; ModelError where a model cannot be edited.
+    """
+    options = options or Options()
+    copy = fresh or model.clone
+    _check_names(options, rules)
+    dropped: list[Dropped] = []
+    while True:
+        edited, driver = _run(copy(), options, rules)
+        checked = None if verify is None or not driver.done else verify(model, edited)
+        if checked is None or checked.agrees:
+            break
+        guilty = _bisect(model, options, rules, copy, verify, len(driver.done)) if verify else None
+        if guilty is None:
+            break
+        dropped.append(guilty)
+        options = replace(options, skip=(*options.skip, guilty.rule))
+    return Simplified(edited, _report(model, driver, tuple(dropped), checked))
+
+
+def _check_names(options: Options, rules: Sequence[Rule]) -> None:
+    known = {item.name for item in (*all_rules(), *PASSES, *rules)}
+    groups = {item.group for item in (*all_rules(), *PASSES, *rules)}
+    for name in (*options.only, *options.skip, *options.request):
+        if name not in known | groups:
+            raise UsageError(
+                f"there is no rule '{name}'",
+                where=f"rules: {', '.join(sorted(known))}",
+                next_step="graphdoc simplify --help    or name a group: " + ", ".join(sorted(groups)),
+            )
+
+
+def _run(model: ir.Model, options: Options, rules: Sequence[Rule]) -> tuple[ir.Model, "_Driver"]:
+    driver = _Driver(model, options, rules)
+    driver.run()
+    return model, driver
+
+
+def _bisect(
+    model: ir.Model,
+    options: Options,
+    rules: Sequence[Rule],
+    copy: Callable[[], ir.Model],
+    verify: Verify,
+    edits: int,
+) -> Dropped | None:
+    """Return the first edit after which the outputs differ; None when they differ without any edit."""
+
+    def attempt(limit: int) -> tuple["_Driver", Verification]:
+        edited, driver = _run(copy(), replace(options, limit=limit), rules)
+        return driver, verify(model, edited)
+
+    low, high = 0, edits
+    if not attempt(0)[1].agrees:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if attempt(middle)[1].agrees:
+            low = middle
+        else:
+            high = middle
+    driver, checked = attempt(high)
+    edit = driver.done[high - 1]
+    return Dropped(rule=edit.rule, node=edit.node, why=checked.summary())
+
+
+class _Driver:
+    """One simplification: visits nodes, applies rules, notes what was done and what was not."""
+
+    def __init__(self, model: ir.Model, options: Options, rules: Sequence[Rule]) -> None:
+        self.model = model
+        self.options = options
+        self.done: list[Done] = []
+        self.refused: dict[tuple[ir.Node, str], str] = {}
+        active = [rule for rule in (*all_rules(), *rules) if self._active(rule)]
+        self._everywhere = [rule for rule in active if not rule.ops]
+        self._at: dict[str, list[Rule]] = {}
+        for rule in active:
+            for op in rule.ops:
+                self._at.setdefault(op, []).append(rule)
+        self._passes = [item for item in PASSES if self._active(item)]
+        self.nodes_before = count_nodes(model)
+
+    def _active(self, rule: Rule) -> bool:
+        named = {rule.name, rule.group}
+        if named & set(self.options.skip):
+            return False
+        if self.options.only:
+            return bool(named & set(self.options.only))
+        return rule.default or bool(named & set(self.options.request))
+
+    def run(self) -> None:
+        """Work until nothing changes, or the limit of edits is reached."""
+        prepare(self.model, self.options)
+        self.context = Context(self.model, Facts(self.model), self.options, _kept(self.options.keep))
+        for _ in range(MAX_SWEEPS):
+            before = len(self.done)
+            for root in (*self.model.functions.values(), self.model.graph):
+                self._sweep(root)
+            for item in self._passes:
+                self._pass(item)
+            if len(self.done) == before or self._full():
+                return
+        raise GraphdocError(
+            f"the rules do not come to an end after {MAX_SWEEPS} sweeps",
+            where=", ".join(sorted({edit.rule for edit in self.done[-20:]})),
+            next_step="leave one of these rules out: --skip RULE",
+        )
+
+    def _full(self) -> bool:
+        return self.options.limit is not None and len(self.done) >= self.options.limit
+
+    def _sweep(self, root: ir.Graph | ir.Function) -> None:
+        """Visit every node of a graph, and those near edits again."""
+        context = self.context
+        context.root = root
+        queue = deque(root.all_nodes())
+        waiting = set(queue)
+        while queue and not self._full():
+            node = queue.popleft()
+            waiting.discard(node)
+            if node.graph is None:
+                continue
+            self._visit(node)
+            for near in context.touched:
+                if near not in waiting and near.graph is not None:
+                    waiting.add(near)
+                    queue.append(near)
+            context.touched.clear()
+
+    def _visit(self, node: ir.Node) -> None:
+        context = self.context
+        if context.kept(node) or has_references(node):
+            return
+        for rule in (*self._at.get(operator_name(node), ()), *self._everywhere):
+            outcome = rule.apply(node, context)
+            if outcome is None:
+                self.refused.pop((node, rule.name), None)
+            elif isinstance(outcome, Refusal):
+                self.refused[node, rule.name] = outcome.reason
+            else:
+                context.prune()
+                self._note(rule, node, outcome)
+                context.touch(node)
+                return
+
+    def _note(self, rule: Rule, node: ir.Node | None, edit: Edit) -> None:
+        place = "" if node is None else label(node)
+        op = "" if node is None else node.op_type
+        removed = self.context.take_count()
+        self.done.append(
+            Done(rule=rule.name, group=rule.group, node=place, op=op, text=edit.text, removed=removed)
+        )
+
+    def _pass(self, item: Rule) -> None:
+        """Run a pass over each graph, one edit after the other."""
+        for root in (*self.model.functions.values(), self.model.graph):
+            self.context.root = root
+            for node, edit in item.run(root, self.context):  # type: ignore[attr-defined]
+                self.context.prune()
+                self._note(item, node, edit)
+                if self._full():
+                    return
+        self.context.touched.clear()
+
+    def kept(self) -> Iterator[Kept]:
+        """Yield what was refused at nodes that are still there."""
+        for (node, rule), reason in self.refused.items():
+            if node.graph is not None:
+                yield Kept(rule=rule, node=label(node), op=node.op_type, reason=reason)
+
+
+def label(node: ir.Node) -> str:
+    """Return what to call a node: its name, or that of its first output."""
+    return node.name or next((str(value.name) for value in node.outputs if value.name), node.op_type)
+
+
+def count_nodes(model: ir.Model) -> int:
+    """Return the number of nodes, in subgraphs and functions too."""
+    roots = (model.graph, *model.functions.values())
+    return sum(1 for root in roots for _ in root.all_nodes())
+
+
+def _kept(globs: tuple[str, ...]) -> Callable[[ir.Value | ir.Node], bool]:
+    """Return whether a node or value has a name that must survive (a node also by what it makes)."""
+    if not globs:
+        return lambda part: False
+
+    def kept(part: ir.Value | ir.Node) -> bool:
+        names = [part.name]
+        if isinstance(part, ir.Node):
+            names += [value.name for value in part.outputs]
+        return any(fnmatchcase(name, glob) for name in names if name for glob in globs)
+
+    return kept
+
+
+def _report(
+    original: ir.Model, driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification | None
+) -> Report:
+    return Report(
+        nodes_before=driver.nodes_before,
+        nodes_after=count_nodes(driver.model),
+        size_before=_weight_bytes(original),
+        size_after=_weight_bytes(driver.model),
+        done=tuple(driver.done),
+        kept=tuple(driver.kept()),
+        dropped=dropped,
+        verification=checked,
+    )
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    return sum({id(t): t.nbytes for t in all_tensors(model) if t.dtype != ir.DataType.STRING}.values())

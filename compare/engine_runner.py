@@ -7,7 +7,7 @@ from typing import Any, Self
 from graphdoc import __version__
 from graphdoc.compare.runner import Run, RunnerOptions, Sink, Values
 from graphdoc.compare.target import Target
-from graphdoc.engine.errors import RunnerError
+from graphdoc.engine.device import cupy
 from graphdoc.engine.interpreter import Interpreter, Watch, nbytes
 
 
@@ -78,10 +78,7 @@ def open_truth(target: Target, options: RunnerOptions) -> EngineRunner:
 
 
 def open_engine_cuda(target: Target, options: RunnerOptions) -> EngineRunner:
-    """Refuse: level 0 on CuPy is not part of this version."""
-    del target, options
-    raise RunnerError(
-        "runner 'engine:cuda' is not available: this version runs the engine on the CPU only",
-        where="engine:cuda",
-        next_step="use --test engine, or --test ort:cuda with onnxruntime-gpu",
-    )
+    """Open the engine on CuPy arrays, operator by operator. Raises RunnerError without CuPy or a card."""
+    xp = cupy.namespace()
+    interpreter = Interpreter(target.model, xp=xp, seed=options.seed)
+    return EngineRunner("engine:cuda", f"level 0, {cupy.version()}", interpreter)

@@ -7,8 +7,13 @@ import onnx
 import onnx_ir as ir
 from onnx.backend.base import Backend, BackendRep
 
+from graphdoc.engine.device import NAMESPACES
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.interpreter import Interpreter
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0].lower()
 
 
 class Prepared(BackendRep):
@@ -34,7 +39,7 @@ class Prepared(BackendRep):
 
 
 class GraphdocBackend(Backend):
-    """Level 0 on the CPU."""
+    """Level 0 on the CPU, or on a card through CuPy."""
 
     @classmethod
     def prepare(
@@ -43,13 +48,14 @@ class GraphdocBackend(Backend):
         """Return the model ready to run.
 
         Raises UsageError for another device or level, UnsupportedOperatorError for an operator that
-        nothing implements.
+        nothing implements, RunnerError where CuPy or a card is missing.
         """
         if not cls.supports_device(device):
-            raise UsageError(f"the backend runs on CPU, not on '{device}'")
+            raise UsageError(f"the backend runs on CPU and CUDA, not on '{device}'")
         if level != 0:
             raise UsageError(f"the backend has level 0, not {level}")
-        return Prepared(Interpreter(model if isinstance(model, ir.Model) else ir.from_proto(model)))
+        xp = NAMESPACES[_kind(device)]()
+        return Prepared(Interpreter(model if isinstance(model, ir.Model) else ir.from_proto(model), xp=xp))
 
     @classmethod
     def run_model(
@@ -60,8 +66,8 @@ class GraphdocBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether models can be prepared for a device, named as in ``CPU`` or ``CPU:0``."""
-        return device.partition(":")[0] == "CPU"
+        """Whether models can be prepared for a device, named as in ``CPU`` or ``CUDA:0``."""
+        return _kind(device) in NAMESPACES
 
 
 prepare = GraphdocBackend.prepare

@@ -170,7 +170,7 @@ class Builder:
             raise UnsupportedOperatorError(
                 f"no implementation of {domain or 'ai.onnx'}::{name} (version {version})",
                 where=f"{nodes[0]}{more} in runner engine",
-                next_step="compare with another runner: --test ort",
+                next_step=f"register {name}: --ops my_ops.py (docs/operators.md), or use --test ort",
             )
 
 

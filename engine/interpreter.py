@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.body import Body, Builder, Settings, Step, declared
+from graphdoc.engine.device.placement import fetch, place
 from graphdoc.engine.errors import GraphdocError, RunnerError
 from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.scope import MAIN, Occurrences, qualified
@@ -87,7 +88,7 @@ class Interpreter:
                 if str(value.name) in feeds
             }
             outputs = run.body(self._body, frame)
-        results = dict(zip(self.output_names, outputs, strict=True))
+        results = dict(zip(self.output_names, map(self.fetch, outputs), strict=True))
         return {**results, **run.tapped}
 
     def _nested(self, model: ir.Model) -> Callable[[Feeds], dict[str, Any]]:
@@ -98,10 +99,14 @@ class Interpreter:
         """Return a value where the interpreter computes, promoted in truth mode."""
         if isinstance(value, list):
             return type(value)(self.place(item) for item in value)
+        value = self.normal(value)
         if not isinstance(value, np.ndarray) or value.dtype == object:
             return value
-        value = self.normal(value)
-        return value if self._xp is np else self._xp.asarray(value)
+        return value if self._xp is np else place(self._xp, value)
+
+    def fetch(self, value: Any) -> Any:
+        """Return a value on the host."""
+        return value if self._xp is np else fetch(value)
 
     def normal(self, value: Any) -> Any:
         """Return NumPy scalars as arrays of rank 0, and floats promoted in truth mode."""
@@ -181,13 +186,16 @@ class _Run:
     def _record(self, key: str, value: Any, *, nested: bool) -> Any:
         """Note a value if it is tapped; return the one to continue with."""
         if key in self.watch.taps and self._affordable(key, value):
-            if nested:
-                self.tapped.setdefault(key, Occurrences()).append(value)
-            elif self.watch.sink is not None:
-                self.watch.sink(key, value)
-            else:
-                self.tapped[key] = value
+            self._tap(key, self.owner.fetch(value), nested=nested)
         return self._given(key, value) if key in self.watch.given else value
+
+    def _tap(self, key: str, value: Any, *, nested: bool) -> None:
+        if nested:
+            self.tapped.setdefault(key, Occurrences()).append(value)
+        elif self.watch.sink is not None:
+            self.watch.sink(key, value)
+        else:
+            self.tapped[key] = value
 
     def _affordable(self, key: str, value: Any) -> bool:
         if self._left is None or key in self.tapped:
@@ -212,7 +220,7 @@ class _Run:
         if not size or not hasattr(value, "dtype") or value.dtype.name not in _NOISY:
             return value
         change = self._rng.standard_normal(value.shape, dtype=np.float32) * np.float32(size)
-        return (value * (1 + change)).astype(value.dtype)
+        return (value * self.owner.place(1 + change)).astype(value.dtype)
 
 
 def nbytes(value: Any) -> int:

@@ -17,6 +17,10 @@ _PUBLIC = {
     "inspect_model": "graphdoc.surgeon.inspect",
     "lint_model": "graphdoc.surgeon.lint",
     "make_inputs": "graphdoc.api",
+    "op": "graphdoc.engine.ops.table",
+    "Call": "graphdoc.engine.ops.table",
+    "TensorType": "graphdoc.engine.ops.table",
+    "load_operators": "graphdoc.engine.ops.custom",
     "GraphdocError": "graphdoc.engine.errors",
 }
 
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from graphdoc.api import compare_models as compare_models
     from graphdoc.api import make_inputs as make_inputs
     from graphdoc.engine.errors import GraphdocError as GraphdocError
+    from graphdoc.engine.ops.custom import load_operators as load_operators
+    from graphdoc.engine.ops.table import Call as Call
+    from graphdoc.engine.ops.table import TensorType as TensorType
+    from graphdoc.engine.ops.table import op as op
     from graphdoc.session import Session as Session
     from graphdoc.surgeon.inspect import inspect_model as inspect_model
     from graphdoc.surgeon.lint import lint_model as lint_model

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphdoc.compare.comparison import Options
+from graphdoc.engine.ops.custom import loaded_files
 
 
 def command_line(
@@ -30,6 +31,7 @@ def command_line(
         ("--inputs", inputs if isinstance(inputs, str | os.PathLike) else None),
         *(("--shape", text) for text in _shape_texts(shapes)),
         ("--seed", options.seed or None),
+        *(("--ops", path) for path in loaded_files()),
         ("--rtol", options.rtol),
         ("--atol", options.atol),
     ]

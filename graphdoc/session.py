@@ -5,6 +5,7 @@ from typing import Any
 
 from graphdoc.api import Model
 from graphdoc.compare.target import Target
+from graphdoc.engine.device import NAMESPACES
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.engine.interpreter import Interpreter
@@ -15,21 +16,23 @@ class Session:
     """A model ready to run.
 
     model: a path, bytes, ModelProto or onnx_ir.Model.
-    device: "cpu"; level: 0 (operator by operator). truth: compute floats in float64.
+    device: "cpu", or "cuda" (CuPy); level: 0 (operator by operator). truth: compute floats in float64.
 
-    Raises ModelError, UnsupportedOperatorError, UsageError for a device or level this version lacks.
+    Raises ModelError, UnsupportedOperatorError, UsageError for a device or level this version lacks,
+    RunnerError where CuPy or a card is missing.
     """
 
     def __init__(
         self, model: Model, *, device: str = "cpu", level: int = 0, truth: bool = False, seed: int = 0
     ) -> None:
-        if device != "cpu" or level != 0:
+        if device not in NAMESPACES or level != 0:
             raise UsageError(
-                f"this version runs level 0 on the CPU, not level {level} on '{device}'",
+                f"this version runs level 0 on {' and '.join(NAMESPACES)}, not level {level} on '{device}'",
                 next_step='Session(model, device="cpu", level=0)',
             )
+        xp = NAMESPACES[device]()
         self._target = Target(open_source(model))
-        self._interpreter = Interpreter(self._target.model, truth=truth, seed=seed)
+        self._interpreter = Interpreter(self._target.model, xp=xp, truth=truth, seed=seed)
 
     @property
     def taps(self) -> list[str]:

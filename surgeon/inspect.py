@@ -13,7 +13,7 @@ from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
 from graphdoc.surgeon.reader import ORIGIN, read_model
 from graphdoc.surgeon.schemas import signature
-from graphdoc.surgeon.serving import engine_serves, ort_serves
+from graphdoc.surgeon.serving import cuda_serves, engine_serves, ort_serves
 from graphdoc.surgeon.types import UNKNOWN, Dim, ValueType, declared_types, dtype_name, infer, symbols
 from graphdoc.surgeon.weights import FP16_MAX, Held, Range, held_tensors, is_numeric, measure
 
@@ -80,7 +80,7 @@ class OperatorSummary:
     """An operator, how often it occurs, the version that holds, and who runs it.
 
     version: since_version of the schema, None when the operator is not ONNX's. engine, ort: what serves it
-    ("" when that cannot be known). cuda: always "not yet" in this version.
+    on the CPU ("" when that cannot be known). cuda: what serves it in the engine on a card: CuPy, host.
     """
 
     op: str
@@ -89,7 +89,7 @@ class OperatorSummary:
     version: int | None
     engine: str
     ort: str
-    cuda: str = "not yet"
+    cuda: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,11 +322,13 @@ def _operators(model: ir.Model) -> Iterator[OperatorSummary]:
         version = opsets.get(node.domain, 1)
         own = node.op_identifier() in model.functions
         schema = None if own else signature(node.domain, node.op_type, version)
+        engine = engine_serves(node, opsets, function=own)
         yield OperatorSummary(
             node.op_type,
             node.domain,
             count,
             schema.since if schema else None,
-            engine_serves(node, opsets, function=own),
+            engine,
             ort_serves(node.domain, node.op_type, version, function=own),
+            cuda_serves(engine, node.domain, node.op_type),
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from graphdoc.engine.device.placement import ON_HOST
 from graphdoc.engine.functions import FUNCTION_BODY, fallback, static_body
 from graphdoc.engine.ops.table import canonical_domain, find
 from graphdoc.surgeon.schemas import signature
@@ -36,6 +37,17 @@ def engine_serves(node: ir.Node, opsets: Mapping[str, int], *, function: bool) -
     except (NotImplementedError, RuntimeError):  # attributes that onnx_ir cannot write
         return MISSING
     return MISSING if served is None else served[1]
+
+
+def cuda_serves(engine: str, domain: str, name: str) -> str:
+    """Return what runs an operator on a card, from what runs it on the engine: CuPy, the host, missing.
+
+    Values of dtypes that CuPy lacks (strings, float8, 4-bit) are worked on by the host all the same.
+    """
+    if engine == MISSING:
+        return MISSING
+    on_card = engine in (TABLE, FUNCTION_BODY) and (canonical_domain(domain), name) not in ON_HOST
+    return "CuPy" if on_card else "host"
 
 
 def _never(model: ir.Model) -> Any:

@@ -269,13 +269,13 @@ def _couple(xp: Any, shares: Array, classes: int) -> Array:
     Wu, Lin and Weng (2004), second method: minimise Σ (r_ji·p_i − r_ij·p_j)², at most 100 sweeps a row.
     """
     shares = xp.clip(shares, shares.dtype.type(1e-7), shares.dtype.type(1 - 1e-7))
-    rows, (first, second) = len(shares), np.triu_indices(classes, 1)
+    rows, (first, second) = len(shares), map(xp.asarray, np.triu_indices(classes, 1))
     ratio = xp.zeros((rows, classes, classes), shares.dtype)
     ratio[:, first, second] = shares
     ratio[:, second, first] = 1 - shares
     flipped = ratio.transpose(0, 2, 1)
     system = -flipped * ratio
-    diagonal = np.arange(classes)
+    diagonal = xp.arange(classes)
     system[:, diagonal, diagonal] = (flipped**2).sum(axis=2)
     p = xp.full((rows, classes), 1 / classes, shares.dtype)
     running = xp.ones(rows, np.bool_)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from graphdoc.engine.ops.activations import gelu, sigmoid
 from graphdoc.engine.ops.ms_nbits import unpacked
 from graphdoc.engine.ops.precision import narrow, wide
@@ -172,7 +170,7 @@ def _unpacked(
 def _zero_points(xp: Any, zero: Array | None, bits: int, scale: Array) -> Array:
     """Return zero points as floats of the shape of ``scale``, or [] where there are none."""
     if zero is None:
-        return np.asarray(1 << (bits - 1)).astype(scale.dtype)
+        return xp.asarray(1 << (bits - 1)).astype(scale.dtype)
     packed_by_rows = zero.ndim == 2
     whole = unpacked(xp, zero, bits, scale.shape[1 if packed_by_rows else 2])
     return (whole[:, :, None] if packed_by_rows else whole).astype(scale.dtype)

@@ -48,7 +48,7 @@ def _across_bytes(xp: Any, packed: Array, bits: int, count: int) -> Array:
 def _zero_points(xp: Any, zero: Array | None, bits: int, rows: int, blocks: int, dtype: Any) -> Array:
     """Return zero points as floats, [rows, blocks, 1]; without any the middle of the range, []."""
     if zero is None:
-        return np.asarray(1 << (bits - 1)).astype(dtype)
+        return xp.asarray(1 << (bits - 1)).astype(dtype)
     if zero.dtype == np.uint8:
         zero = unpacked(xp, zero.reshape(rows, -1), bits, blocks)
     return zero.reshape(rows, blocks, 1).astype(dtype)
@@ -175,7 +175,7 @@ def gather_block_quantized(
 
 def _block_zero(zero: Array | None, bits: int, scale: Array, *, packed: bool) -> Array:
     if zero is None:
-        return np.asarray(1 << (bits - 1) if packed else 0).astype(scale.dtype)
+        return scale.dtype.type(1 << (bits - 1) if packed else 0)
     return zero.astype(scale.dtype)
 
 

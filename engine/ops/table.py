@@ -68,7 +68,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ContainerType(TensorType):
-    """What is known of a sequence or an optional: nothing as a tensor (dtype and shape are None), but its item.
+    """What is known of a sequence or an optional: its item; as a tensor nothing (dtype and shape are None).
 
     kind: "sequence" or "optional". item: what holds for each item. length: how many a sequence has.
     """
@@ -195,6 +195,12 @@ _ONLY_FOR = {"ml_": "ai.onnx.ml", "ms_": "com.microsoft"}
 """Families by how their names begin → the one domain they serve; all others are imported at any look-up.
 Half of the time that importing all takes goes to these, and most models need none of them."""
 
+OWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc"})
+"""Domains whose operators stand here; those of others may come from installed packages."""
+
+INSTALLED = "*"
+"""Among what was loaded: the operators of installed packages."""
+
 _TABLE: dict[tuple[str, str], list[Operator]] = {}
 _loaded: set[str | None] = set()
 
@@ -245,8 +251,13 @@ def load_families(domain: str | None = None) -> None:
 
 def find(domain: str, name: str, version: int) -> Operator | None:
     """Return the newest row not newer than ``version``, or None."""
-    load_families(canonical_domain(domain))
-    rows = _TABLE.get((canonical_domain(domain), name), [])
+    domain = canonical_domain(domain)
+    load_families(domain)
+    rows = _TABLE.get((domain, name), [])
+    if not rows and domain not in OWN_DOMAINS and INSTALLED not in _loaded:
+        _loaded.add(INSTALLED)
+        import_module("graphdoc.engine.ops.custom").load_installed()
+        rows = _TABLE.get((domain, name), [])
     position = bisect_right(rows, version, key=lambda row: row.since)
     return rows[position - 1] if position else None
 

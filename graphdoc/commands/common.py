@@ -34,6 +34,26 @@ _INPUT_OPTIONS = (
     click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of inputs that are made up."),
 )
 
+
+def _load_operators(context: click.Context, parameter: click.Parameter, paths: tuple[str, ...]) -> None:
+    del context, parameter
+    if paths:
+        from graphdoc.engine.ops.custom import load_operators
+
+        for path in paths:
+            load_operators(path)
+
+
+ops_option = click.option(
+    "--ops",
+    multiple=True,
+    metavar="FILE.py",
+    expose_value=False,
+    callback=_load_operators,
+    help="Python file that registers operators; repeatable.",
+)
+"""For commands that run models; the operators are there once the options have been read."""
+
 QUIET_SECONDS = 0.5
 """Work shorter than this shows no progress bar."""
 

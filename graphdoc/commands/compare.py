@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import THREADS, TOLERANCE, input_options, progress_bar
+from graphdoc.commands.common import THREADS, TOLERANCE, input_options, ops_option, progress_bar
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 
@@ -38,6 +38,7 @@ _FORMS = {
     help="Values to compare: all, outputs, or globs over names of values and nodes; repeatable.",
 )
 @input_options
+@ops_option
 @click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
 @click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
 @click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")

@@ -47,8 +47,7 @@ def _rows() -> Iterator[Row]:
         yield name, package_version(name) or "not installed", "✓ usable"
     llvmlite = package_version("llvmlite")
     yield "llvmlite", llvmlite or "not installed", "✓ usable" if llvmlite else "– NumPy measures"
-    cupy = package_version("cupy-cuda12x") or package_version("cupy-cuda13x")
-    yield "cupy", cupy or "not installed", "– not used by this version"
+    yield "cupy", *_cupy()
     yield "runners", ", ".join(_runners(ort=state.startswith("✓"))), "✓ usable"
     yield "cache", *_cache()
 
@@ -60,9 +59,22 @@ def _gpu() -> tuple[str, str]:
     path = Path("/proc/driver/nvidia/version")
     if not path.exists():
         return "none found", "– skipped"
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()[0][
-        :60
-    ], "– not used by this version"
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[0][:60], "✓ engine:cuda"
+
+
+def _cupy() -> tuple[str, str]:
+    from graphdoc.compare.environment import package_version
+    from graphdoc.engine.device import cupy
+    from graphdoc.engine.errors import RunnerError
+
+    version = package_version("cupy-cuda12x") or package_version("cupy-cuda13x")
+    if version is None:
+        return "not installed", '– pip install "onnx-graphdoc[cuda12]" for engine:cuda'
+    try:
+        cupy.namespace()
+    except RunnerError as error:
+        return version, f"✗ {str(error).partition(': ')[2].splitlines()[0][:60]}"
+    return version, "✓ engine:cuda"
 
 
 def _ort() -> tuple[str, str]:

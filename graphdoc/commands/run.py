@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import THREADS, input_options, unicode_wanted
+from graphdoc.commands.common import THREADS, input_options, ops_option, unicode_wanted
 from graphdoc.commands.targets import check_targets
 
 _NAME_WIDTH = 40
@@ -20,6 +20,7 @@ _NAME_WIDTH = 40
     "--taps", multiple=True, metavar="all|GLOB", help="Inner values to show or save too; repeatable."
 )
 @input_options
+@ops_option
 @click.option("--save", metavar="FILE.npz", help="Write outputs and taps.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs that were used.")
 @click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")

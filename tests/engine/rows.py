@@ -8,6 +8,7 @@ import onnxruntime
 from onnx import helper
 
 from graphdoc.engine.ops.table import Call, Operator, TensorType, find
+from tests.engine.fake_cupy import row_agrees
 
 Arrays = list[Any]
 
@@ -29,6 +30,7 @@ def on_engine(
     for x, copy in zip(given, before, strict=True):
         assert x is None or x.tobytes() == copy.tobytes(), "an input was changed"
     results = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+    row_agrees(row, call, given, attributes, results)
     check_infer(row, call, given, attributes, results)
     return results[0] if outputs == 1 else tuple(results[:outputs])
 

@@ -9,6 +9,7 @@ import onnxruntime
 from onnx import helper
 
 from graphdoc.engine.interpreter import Interpreter
+from tests.engine.fake_cupy import model_agrees
 
 Feeds = dict[str, Any]
 
@@ -38,6 +39,7 @@ def engine(proto: onnx.ModelProto, feeds: Feeds, *, truth: bool = False) -> list
     """Return the outputs of level 0."""
     runner = Interpreter(ir.from_proto(proto), truth=truth)
     results = runner.run(feeds)
+    model_agrees(ir.from_proto(proto), feeds, results, truth=truth)
     return [results[name] for name in runner.output_names]
 
 

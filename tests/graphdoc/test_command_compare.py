@@ -273,7 +273,7 @@ def test_a_pipe_is_written_and_not_replaced() -> None:
         (["a.onnx", "--shape", "x=-1x16"], 2, "not a shape: 'x=-1x16'"),
         (["a.onnx", "--shape", "q=2x16"], 2, "no input or dimension 'q'"),
         (["a.onnx", "--test", "nonsense"], 2, "no runner is called 'nonsense'"),
-        (["a.onnx", "--test", "engine:cuda"], 4, "'engine:cuda' is not available"),
+        (["a.onnx", "--test", "engine:cuda"], 4, "CUDA device is not available: CuPy is not installed"),
         (["a.onnx", "-o", ""], 2, "-o needs the name of a file"),
         (["a.onnx", "-o", "a.onnx"], 2, "-o and the input a.onnx cannot both be 'a.onnx'"),
         (["a.onnx", "--json", "r", "-o", "./r"], 2, "--json and -o cannot both be 'r'"),

@@ -134,7 +134,7 @@ def test_a_terminal_shortens_names(
         (["m.onnx", "--taps", "none*"], 2, "--taps matches none of 4 values"),
         (["m.onnx", "--seed", "-1"], 2, "-1 is not in the range"),
         (["m.onnx", "--runner", "nonsense"], 2, "no runner is called 'nonsense'"),
-        (["m.onnx", "--runner", "engine:cuda"], 4, "'engine:cuda' is not available"),
+        (["m.onnx", "--runner", "engine:cuda"], 4, "CUDA device is not available: CuPy is not installed"),
         (["none.onnx"], 3, "no such file: 'none.onnx'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

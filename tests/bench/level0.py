@@ -3,8 +3,8 @@
     python tests/bench/level0.py MODEL_OR_FOLDER… [--limit 120]
 
 Both sides run in processes of their own, on the same seeded inputs, with one BLAS thread. Seconds are CPU
-seconds of the quickest of several runs, the first one left out where there is time for more: other work on the machine
-does not count. Memory is the growth of the peak resident set during the runs.
+seconds of the quickest of several runs, the first one left out where there is time for more: other work on
+the machine does not count. Memory is the growth of the peak resident set during the runs.
 """
 
 import argparse

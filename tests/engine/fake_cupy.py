@@ -2,7 +2,8 @@
 
 Arrays are a class of their own around NumPy's. What CuPy refuses is refused: implicit conversion to NumPy,
 operands that lie on the host, functions, parameters, methods and dtypes that CuPy lacks (cupy_names.toml
-lists what CuPy 14.2 has). NumPy's functions called on such arrays are handed on to this namespace, as CuPy does.
+lists what CuPy 14.2 has). NumPy's functions called on such arrays are handed on to this namespace, as CuPy
+does.
 """
 
 import pathlib
@@ -109,8 +110,22 @@ def _operator(name: str) -> Callable[..., Any]:
     return apply
 
 
-_BINARY = "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()
-_OTHER = "eq ne lt le gt ge neg pos abs invert divmod".split()
+_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+    "matmul",
+]
+_OTHER = ["eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert", "divmod"]
 for _name in [*(side + op for side in ("", "r", "i") for op in _BINARY), *_OTHER]:
     setattr(Array, f"__{_name}__", _operator(f"__{_name}__"))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from graphdoc.engine.errors import ModelError
 from graphdoc.engine.ops.ms_fused import channels_first, channels_last, fused_conv
 from graphdoc.engine.ops.pool import average_pool, global_average_pool, global_max_pool, max_pool
 from graphdoc.engine.ops.resize import resize
@@ -69,7 +70,7 @@ def _outputs_of(node: ir.Node | None) -> int | None:
 def block_of(node: ir.Node) -> dict[str, int]:
     """Return the block size of the graph that a node stands in, as the argument ``block``.
 
-    Raises ValueError when no size fits all its convolutions.
+    Raises ModelError when no size fits all its convolutions.
     """
     graph = node.graph
     if not isinstance(graph, ir.Graph):
@@ -84,7 +85,11 @@ def _block_of(graph: ir.Graph) -> int:
     found = set(_evidence(graph))
     fitting = [b for b in SIZES if all(_rounded_up(channels, b) == blocked for channels, blocked in found)]
     if not fitting:
-        raise ValueError(f"no block size of {' or '.join(map(str, SIZES))} fits the blocked convolutions")
+        raise ModelError(
+            f"no block of {' or '.join(map(str, SIZES))} channels fits all nodes of {DOMAIN}",
+            where=f"graph '{graph.name}'",
+            next_step="optimise the model anew, or compare the one it was made from",
+        )
     return _host_block() if _host_block() in fitting else fitting[0]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.dims import substitute
+from graphdoc.engine.ops.dims import substitute, symbols
 from graphdoc.engine.ops.table import ContainerType, TensorType
 
 
@@ -64,7 +64,4 @@ def _fits(stated: Any, found: Any) -> bool:
 
 def _size(dim: Any) -> Any:
     """Return what a size is when every symbol ``n3`` is 3."""
-    return substitute(dim, _SIZES) if isinstance(dim, str) else dim
-
-
-_SIZES = {f"n{size}": size for size in range(1 << 12)}
+    return substitute(dim, {symbol: int(symbol[1:]) for symbol in symbols(dim)})

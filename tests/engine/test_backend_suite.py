@@ -3,6 +3,7 @@
 import functools
 import pathlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,15 +13,17 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
+from graphdoc.engine import body
 from graphdoc.engine.attributes import decode
-from graphdoc.engine.errors import UnsupportedOperatorError
-from graphdoc.engine.ops.table import Call, find, operators
-from tests.engine import suite
+from graphdoc.engine.functions import FUNCTION_BODY, REFERENCE
+from graphdoc.engine.interpreter import Interpreter
+from graphdoc.engine.ops.table import Call, canonical_domain, find, operators
+from tests.engine import single, suite
 from tests.engine.stated import described, untrue
 
 HERE = pathlib.Path(__file__).parent
 LEDGER = tomllib.loads((HERE / "ledger.toml").read_text())
-KINDS = ("rounding", "random", "missing")
+KINDS = ("rounding", "random", "unstable")
 
 
 @functools.cache
@@ -63,14 +66,32 @@ def test_every_miss_is_in_the_ledger(capsys: pytest.CaptureFixture[str]) -> None
         print(f"\n{len(cases()) - len(misses())} of {len(cases())} official cases pass")
     assert len(cases()) > 1500
     assert unknown == {}
+    if onnx.__version__.startswith(LEDGER["onnx"]):
+        assert len(cases()) == 2033
+
+
+def test_hardly_any_case_is_served_by_onnx_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 3 % of the cases hold an operator that only ONNX's reference implementation serves."""
+    served = [
+        name for name, case in cases().items() if REFERENCE in Interpreter(model_of(case)).served_by.values()
+    ]
+
+    with capsys.disabled():
+        print(f"\n{len(served)} of {len(cases())} official cases are served by onnx.reference")
+    assert len(served) <= 0.03 * len(cases())
+
+
+def model_of(case: Any) -> ir.Model:
+    return ir.serde.deserialize_model(case.model)
 
 
 def test_the_ledger_lists_misses_only() -> None:
     """A case that passes has no place in the ledger, nor has one that is listed twice or unknown."""
     names = [name for _, name in listed()]
+    sure = [name for kind, name in listed() if kind != "unstable"]
 
     assert len(set(names)) == len(names)
-    assert [name for name in names if name in cases() and name not in misses()] == []
+    assert [name for name in sure if name in cases() and name not in misses()] == []
     if onnx.__version__.startswith(LEDGER["onnx"]):
         assert [name for name in names if name not in cases()] == []
 
@@ -94,6 +115,15 @@ def test_rounding_misses_lie_as_near_to_float64() -> None:
         for (output, want, got), truth in zip(computed(name), truths, strict=True):
             assert got.dtype == want.dtype, (name, output)
             assert error(got, truth) <= 1.1 * error(want, truth), (name, output)
+
+
+def test_unstable_misses_pass_in_float64() -> None:
+    """In truth mode the expected values come out."""
+    for name in LEDGER["unstable"]["cases"]:
+        case = cases()[name]
+        for output, want, got in suite.outputs(case, truth=True):
+            wide = np.asarray(want, np.float64)
+            assert suite.differences(output, wide, got, case.rtol, case.atol) == []
 
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-4, "float16": 0.02, "bfloat16": 0.06}
@@ -129,6 +159,74 @@ def test_random_misses_have_the_right_type() -> None:
         for output, want, got in computed(name):
             assert (got.dtype, got.shape) == (want.dtype, want.shape), (name, output)
             assert set(np.unique(got)) <= {0, 1}, (name, output)
+
+
+# ---- function bodies -----------------------------------------------------------------------------------
+
+
+def with_body() -> set[tuple[str, str]]:
+    """Return the operators for which ONNX gives a function body."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return {(s.domain, s.name) for s in schemas if s.has_function or s.has_context_dependent_function}
+
+
+def operator_of(case: Any) -> tuple[str, str] | None:
+    """Return the operator of a case of one node."""
+    nodes = case.model.graph.node
+    return (canonical_domain(nodes[0].domain), nodes[0].op_type) if len(nodes) == 1 else None
+
+
+PER_OPERATOR = 3
+
+
+def cases_by_body() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield cases of one node whose operator has a body, a few per operator."""
+    seen: Counter[tuple[str, str]] = Counter()
+    bodies = with_body()
+    for case in cases().values():
+        operator = operator_of(case)
+        if operator in bodies and operator is not None and seen[operator] < PER_OPERATOR:
+            seen[operator] += 1
+            yield operator, case
+
+
+OTHER_OPSET = {("", "Relu"), ("", "Shrink")}
+"""Their bodies are written for a later opset than the one of their cases."""
+
+
+def test_every_function_body_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its row an operator runs by the body of its schema, and gives what the case expects."""
+    served = set()
+    for operator, case in cases_by_body():
+        monkeypatch.setattr(body, "find", functools.partial(_find_all_but, operator))
+        if Interpreter(model_of(case)).served_by.get(operator) == FUNCTION_BODY:
+            served.add(operator)
+            if operator != ("", "Bernoulli"):
+                assert suite.run(case) == [], case.name
+
+    assert len(served) > 40
+    if onnx.__version__.startswith(LEDGER["onnx"]):
+        assert with_body() - served == OTHER_OPSET
+
+
+def _find_all_but(operator: tuple[str, str], domain: str, name: str, version: int) -> Any:
+    return None if (domain, name) == operator else find(domain, name, version)
+
+
+@pytest.mark.parametrize("name", ["Relu", "Shrink"])
+def test_bodies_of_a_later_opset_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two operators whose cases are too old for their body."""
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    proto, feeds = single.model(name, x, opset=18)
+    want = single.engine(proto, feeds)
+
+    monkeypatch.setattr(body, "find", functools.partial(_find_all_but, ("", name)))
+
+    assert Interpreter(ir.from_proto(proto)).served_by == {("", name): FUNCTION_BODY}
+    np.testing.assert_array_equal(single.engine(proto, feeds)[0], want[0])
+
+
+# ---- infer ---------------------------------------------------------------------------------------------
 
 
 def single_node(case: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -178,8 +276,8 @@ def test_infer_states_nothing_untrue() -> None:
     assert complaints == []
 
 
-WITHOUT_ROW = {"ImageDecoder", "Gradient", "FlexAttention"}
-"""The first two are left out (see the ledger); the last runs by its function body."""
+WITHOUT_ROW = {"Gradient", "FlexAttention"}
+"""The first becomes a function of the graph around it (engine/gradient.py), the last runs by its body."""
 
 
 def test_every_version_of_every_operator_has_a_row() -> None:
@@ -196,11 +294,3 @@ def test_every_version_of_every_operator_has_a_row() -> None:
     assert len(schemas) > 400
     if onnx.__version__.startswith(LEDGER["onnx"]):
         assert absent == set()
-
-
-def test_missing_operators_are_refused() -> None:
-    """A case listed as missing is refused as unsupported, before anything runs."""
-    for name in LEDGER["missing"]["cases"]:
-        if name in cases():
-            with pytest.raises(UnsupportedOperatorError, match="no implementation of"):
-                suite.run(cases()[name])

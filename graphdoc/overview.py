@@ -19,7 +19,10 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("inspect", "inputs, layers, weights, operators"),
         Entry("lint", "find faults without running"),
     ),
-    "Change a model": (Entry("rewrite", "apply rules"),),
+    "Change a model": (
+        Entry("edit", "extract, rename, insert, merge, resize"),
+        Entry("rewrite", "apply rules"),
+    ),
     "More": (
         Entry("demo", "compare a real model end to end and write the report"),
         Entry("env", "CPU, GPU, runners, versions, caches"),

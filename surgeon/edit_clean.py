@@ -7,10 +7,9 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
-from graphdoc.engine.ops.table import canonical_domain
 from graphdoc.surgeon.edit_extract import remove_unused_functions
-from graphdoc.surgeon.edit_find import places, subgraphs
-from graphdoc.surgeon.edit_flow import reads, remove_dead, sort_if_needed
+from graphdoc.surgeon.edit_find import places
+from graphdoc.surgeon.edit_flow import remove_dead, sort_if_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,22 @@ def _unread_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.uses() and not value.is_graph_output()]
 
 
+def fold(model: ir.Model, *, max_growth: int = 2**20) -> list[str]:
+    """Compute once what is the same in every run, in place; return a line for each folded node.
+
+    Rounding may differ in the last place from what a runtime computes. Random operators, defaults of inputs and
+    weights that are quantized on purpose are left alone. max_growth: bytes that folding may add in all.
+    """
+    from graphdoc.surgeon.simplify import Options, simplify  # takes a while to import
+
+    options = Options(only=FOLDING, max_growth=max_growth)
+    found = simplify(model, options, fresh=lambda: model)
+    return [f"{edit.node}: {edit.text}" for edit in found.report.done]
+
+
+FOLDING = ("fold-constants", "fold-shapes")
+"""The rules of surgeon/rules that compute constants."""
+
 STRIPPED = ("docs", "metadata", "types", "names")
 """What :func:`strip` can take away."""
 
@@ -94,7 +109,13 @@ def strip(model: ir.Model, what: Iterable[str] = ("docs", "metadata")) -> None:
 
 
 def _strip_graph(graph: ir.Graph, kinds: set[str]) -> None:
-    parts = [graph, *graph, *graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+    parts = [
+        graph,
+        *graph,
+        *graph.inputs,
+        *graph.initializers.values(),
+        *(v for n in graph for v in n.outputs),
+    ]
     for part in parts:
         if "docs" in kinds:
             part.doc_string = None
@@ -172,5 +193,3 @@ def set_metadata(model: ir.Model, key: str, text: str | None) -> None:
             where=f"keys: {', '.join(model.metadata_props) or 'none'}",
             next_step="name one of its keys",
         )
-
-

@@ -15,14 +15,14 @@ from graphdoc.surgeon.checks import misfit
 from graphdoc.surgeon.edit_find import Index, Names, Place, ValueLike
 from graphdoc.surgeon.edit_types import KEPT, Kind, honest, known
 from graphdoc.surgeon.pieces import describe
-from graphdoc.surgeon.schemas import newest, signature
+from graphdoc.surgeon.schemas import newest, signature, type_classes
 from graphdoc.surgeon.writer import write_model
 
 Attributes: TypeAlias = Mapping[str, Any]
 Operand: TypeAlias = ValueLike | np.ndarray[Any, Any] | np.generic | float | bool | Sequence[float] | None
 """An input of a new node: a value, its name, an array or numbers (become an initializer), None (left out)."""
 
-Resolved: TypeAlias = ir.Value | ir.TensorProtocol | None
+Resolved: TypeAlias = "ir.Value | ir.TensorProtocol | Literal | None"
 
 
 PLAIN_INITIALIZERS = 4
@@ -63,7 +63,38 @@ def resolve(index: Index, inputs: Sequence[Operand]) -> list[Resolved]:
 def _resolve(index: Index, item: Operand) -> Resolved:
     if item is None:
         return None
-    return index.value(item) if isinstance(item, str | ir.Value) else new_tensor(item)
+    if isinstance(item, str | ir.Value):
+        return index.value(item)
+    return new_tensor(item) if isinstance(item, np.ndarray | np.generic) else Literal(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A Python number or list: it takes the dtype of the inputs that must have the same type as it."""
+
+    content: Any
+
+    def tensor(self, dtype: ir.DataType | None) -> ir.TensorProtocol:
+        """Return it in a dtype; in float32 or int64 when None."""
+        tensor = new_tensor(self.content)
+        if dtype is None or dtype == ir.DataType.STRING or tensor.dtype == ir.DataType.STRING:
+            return tensor
+        return new_tensor(tensor.numpy().astype(dtype.numpy()))
+
+
+def _settled(
+    op: str, domain: str, version: int, inputs: Sequence[Resolved], types: Mapping[ir.Value, Kind]
+) -> list[ir.Value | ir.TensorProtocol | None]:
+    """Return the inputs with literals as tensors, typed like the inputs that share their type in the schema."""
+    classes = type_classes(canonical_domain(domain), op, version, len(inputs))
+    known_types: dict[str, ir.DataType] = {}
+    for value, group in zip(inputs, classes, strict=True):
+        if isinstance(value, ir.Value) and (kind := types[value][0]) is not None:
+            known_types.setdefault(group, kind.dtype)
+    return [
+        value.tensor(known_types.get(group) if group else None) if isinstance(value, Literal) else value
+        for value, group in zip(inputs, classes, strict=True)
+    ]
 
 
 def new_attributes(domain: str, op: str, version: int, attributes: Attributes) -> dict[str, ir.Attr]:
@@ -118,21 +149,33 @@ def opsets_at(place: Place) -> dict[str, int]:
     return (place.outer[0] if place.outer else place.graph).opset_imports
 
 
-@dataclass(frozen=True, slots=True)
 class Draft:
     """A node that is in no graph yet.
 
-    inputs: values, tensors (become initializers), None. place: the graph it will join.
+    inputs: values, tensors (become initializers), literals, None. place: the graph it will join. outputs: how
+    many.
     """
 
-    model: ir.Model
-    place: Place
-    op: str
-    inputs: Sequence[Resolved]
-    outputs: int = 1
-    attributes: Attributes | None = None
-    domain: str = ""
-    name: str = ""
+    def __init__(
+        self,
+        model: ir.Model,
+        place: Place,
+        op: str,
+        inputs: Sequence[Resolved],
+        outputs: int = 1,
+        attributes: Attributes | None = None,
+        domain: str = "",
+        name: str = "",
+    ) -> None:
+        self.model = model
+        self.place = place
+        self.op = op
+        self.outputs = outputs
+        self.attributes = attributes
+        self.domain = domain
+        self.name = name
+        self.types = known(model, [value for value in inputs if isinstance(value, ir.Value)])
+        self.inputs = _settled(op, domain, self.version, inputs, self.types)
 
     def attrs(self) -> dict[str, ir.Attr]:
         """Return the attributes in the types of the schema."""
@@ -157,10 +200,9 @@ class Draft:
         """
         attributes = self.attrs()
         _check_operator(self, attributes)
-        types = known(self.model, [value for value in self.inputs if isinstance(value, ir.Value)])
-        if any(kind is None for kind, _ in types.values()):
+        if any(kind is None for kind, _ in self.types.values()):
             return [(None, None)] * self.outputs
-        return _infer(self, attributes, types)
+        return _infer(self, attributes)
 
     def build(self, titles: Sequence[str], kinds: Sequence[Kind], names: Names) -> ir.Node:
         """Return the node, its outputs named and typed; it stands in no graph yet, its initializers do."""
@@ -175,7 +217,7 @@ class Draft:
             output.name, output.type, output.shape = title, kind, shape
         return node
 
-    def _input(self, value: Resolved, names: Names) -> ir.Value | None:
+    def _input(self, value: ir.Value | ir.TensorProtocol | None, names: Names) -> ir.Value | None:
         if value is None or isinstance(value, ir.Value):
             return value
         return constant(self.model, self.place, value, names.value(f"{self.op}_constant"), names)
@@ -251,9 +293,9 @@ def _no_operator(domain: str, draft: Draft) -> ModelError:
     )
 
 
-def _infer(draft: Draft, attributes: Mapping[str, ir.Attr], types: Mapping[ir.Value, Kind]) -> list[Kind]:
+def _infer(draft: Draft, attributes: Mapping[str, ir.Attr]) -> list[Kind]:
     """Return the output types that ONNX shape inference finds for the node alone."""
-    proto = _alone(draft, attributes, types)
+    proto = _alone(draft, attributes)
     try:
         found = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
@@ -273,12 +315,10 @@ def _kind(info: onnx.ValueInfoProto | None) -> Kind:
     return value.type, honest(value.shape)
 
 
-def _alone(
-    draft: Draft, attributes: Mapping[str, ir.Attr], types: Mapping[ir.Value, Kind]
-) -> onnx.ModelProto:
+def _alone(draft: Draft, attributes: Mapping[str, ir.Attr]) -> onnx.ModelProto:
     """Return a model of the drafted node and nothing else; small constants keep their content."""
     operands = [
-        None if item is None else _operand(f"i{number}", item, types)
+        None if item is None else _operand(f"i{number}", item, draft.types)
         for number, item in enumerate(draft.inputs)
     ]
     node = ir.Node(draft.domain, draft.op, operands, attributes, num_outputs=draft.outputs)

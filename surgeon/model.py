@@ -12,6 +12,7 @@ import onnx_ir as ir
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.external import external_tensors, locate, reference
 from graphdoc.surgeon.files import parse, read_file
+from graphdoc.surgeon.layout import Layout
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.saver import PROTOBUF_LIMIT, save_model
 from graphdoc.surgeon.writer import write_model
@@ -159,14 +160,22 @@ def load_proto(model: Loadable) -> onnx.ModelProto:
     return open_source(model).proto
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, limit: int = PROTOBUF_LIMIT) -> None:
+def save(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    limit: int = PROTOBUF_LIMIT,
+    layout: Layout | None = None,
+) -> None:
     """Write a model, all of it or nothing.
 
     The file appears under its name only when it is complete; a failure leaves what was there before.
     External data keeps its relative location and is copied when the folder is another one. A model whose
     weights in memory exceed ``limit`` bytes (what one protobuf message holds) gets them in ``<name>.data``.
+    layout: put the weights elsewhere: ``Layout("w.data")`` in one file, ``Layout("w/")`` in a file each,
+    ``Layout()`` all in the model.
 
     Raises ModelError when the file cannot be written, a data file of another model is in the way, or the
     model is too large even without its weights.
     """
-    save_model(model, Path(path), limit=limit)
+    save_model(model, Path(path), limit=limit, layout=layout)

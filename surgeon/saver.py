@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ from google.protobuf.message import EncodeError
 
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.external import locate
+from graphdoc.surgeon.layout import Layout, stored
 from graphdoc.surgeon.tensors import Densified
 from graphdoc.surgeon.writer import write_model
 
@@ -30,15 +32,19 @@ SMALLEST_MOVED = 1024
 Write = Callable[[IO[bytes]], object]
 
 
-def save_model(model: ir.Model, path: Path, *, limit: int = PROTOBUF_LIMIT) -> None:
+def save_model(
+    model: ir.Model, path: Path, *, limit: int = PROTOBUF_LIMIT, layout: Layout | None = None
+) -> None:
     """Write a model; see :func:`graphdoc.surgeon.model.save`."""
     path = path.resolve() if path.is_symlink() else path
     _check_target(path)
     tensors = list(all_tensors(model))
     with _Batch(path) as batch:
-        for location, source in _external_files(tensors):
+        placed = {} if layout is None else _lay_out(model, layout, batch, path)
+        rest = [tensor for tensor in tensors if id(tensor) not in placed]
+        for location, source in _external_files(rest):
             batch.copy(source, path.parent / locate(location, path.parent).relative_to(path.parent))
-        placed = _place(model, tensors, batch, path, limit)
+        placed |= _place(model, rest, batch, path, limit) if layout is None else {}
         data = _serialize(write_model(model, placed), limit)
         batch.write(path, lambda file: file.write(data))
 
@@ -106,6 +112,35 @@ def _external_files(tensors: Iterable[ir.TensorProtocol]) -> Iterator[tuple[str,
                 where=f"{found[location]} and {path}",
                 next_step="read one of them into memory first: value.const_value = ir.Tensor(tensor.numpy())",
             )
+
+
+def _lay_out(model: ir.Model, layout: Layout, batch: "_Batch", path: Path) -> dict[int, onnx.TensorProto]:
+    """Write the weights where ``layout`` says; return what stands in their place in the model."""
+    placed: dict[int, onnx.TensorProto] = {}
+    for location, tensors in layout.files(stored(model)).items():
+        target = locate(location, path.parent)
+        if target.resolve() == path.resolve() or target.is_dir():
+            raise ModelError(
+                f"'{location}' is the model itself" if not target.is_dir() else f"'{location}' is a folder",
+                where=f"external data of {path.name}",
+                next_step=f"--external {path.name}.data, or a folder with a slash at the end",
+            )
+        batch.folders(target)
+        batch.write(target, partial(_write_weights, tensors=tensors, location=location, placed=placed))
+    for tensor in all_tensors(model):
+        if isinstance(tensor, ir.ExternalTensor) and id(tensor) not in placed:
+            placed[id(tensor)] = _inside(tensor)
+    return placed
+
+
+def _inside(tensor: ir.ExternalTensor) -> onnx.TensorProto:
+    """Return a tensor with its bytes in the message."""
+    dims = [int(size) for size in tensor.shape.numpy()]
+    proto = onnx.TensorProto(name=tensor.name or "", data_type=tensor.dtype.value, dims=dims)
+    proto.raw_data = tensor.tobytes()
+    if tensor.doc_string:
+        proto.doc_string = tensor.doc_string
+    return proto
 
 
 def _place(
@@ -205,16 +240,19 @@ class _Batch:
                     next_step="save into another folder",
                 )
             return
-        missing = [folder for folder in target.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir()
-            self._folders.append(folder)
+        self.folders(target)
 
         def content(file: IO[bytes]) -> None:
             with source.open("rb") as data:
                 shutil.copyfileobj(data, file, 2**20)
 
         self.write(target, content)
+
+    def folders(self, target: Path) -> None:
+        """Make the folders that a file needs; they go again on failure."""
+        for folder in reversed([folder for folder in target.parents if not folder.exists()]):
+            folder.mkdir()
+            self._folders.append(folder)
 
     def _commit(self) -> None:
         while self._files:

@@ -1,0 +1,520 @@
+"""``graphdoc edit``: what each option means, and the edits applied in the order in which they were given."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.engine.errors import InputError, UsageError
+from graphdoc.surgeon import edit
+from graphdoc.surgeon.edit_find import Index, places, split_at
+from graphdoc.surgeon.edit_merge import Merged
+from graphdoc.surgeon.edit_repair import Repairs
+from graphdoc.surgeon.edit_text import NodeText, parse_node
+from graphdoc.surgeon.edited import Edited
+from graphdoc.surgeon.layout import Layout
+from graphdoc.surgeon.model import load, open_source, save
+
+Lines = list[str]
+
+
+@dataclass(slots=True)
+class Session:
+    """A model while it is edited.
+
+    layout: where the weights go when it is saved, None: as they lie. left: what could not be repaired.
+    inputs, outputs: the original's names, in the order in which the model has them now.
+    sizes: what the edits fixed, by symbol or input. freed: (input, axis) of the original that take any size now.
+    other_sizes: an input has another fixed size than before, so no inputs fit both models.
+    """
+
+    model: ir.Model
+    layout: Layout | None = None
+    left: Lines = field(default_factory=list)
+    inputs: Lines = field(default_factory=list)
+    outputs: Lines = field(default_factory=list)
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    freed: list[tuple[str, int]] = field(default_factory=list)
+    other_sizes: bool = False
+
+    def __post_init__(self) -> None:
+        self.inputs = [str(value.name) for value in self.model.graph.inputs]
+        self.outputs = [str(value.name) for value in self.model.graph.outputs]
+
+    def original_name(self, name: str) -> str:
+        """Return the name that an input had before the edits."""
+        now = [str(value.name) for value in self.model.graph.inputs]
+        return self.inputs[now.index(name)] if name in now and len(now) == len(self.inputs) else name
+
+
+def _pair(text: str, option: str, known: Callable[[str], bool] = lambda name: False) -> tuple[str, str]:
+    """Return what stands left and right of "=", which names may hold too."""
+    found = split_at(text, "=", known)
+    if found is None or not found[0].strip():
+        raise UsageError(f"'{text}' has no '='", where=f"{option} {text}", next_step=f"write {option} NAME=…")
+    return found[0].strip(), found[1].strip()
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _list(text: str, known: Callable[[str], bool]) -> list[str]:
+    """Return names between commas; a name may hold commas itself if the whole of it is known."""
+    if known(text.strip()):
+        return [text.strip()]
+    names: list[str] = []
+    pending = ""
+    for part in text.split(","):
+        pending = f"{pending},{part}" if pending else part
+        if known(pending.strip()) or (not known(part.strip()) and pending == part):
+            names.append(pending.strip())
+            pending = ""
+    return [name for name in [*names, pending.strip()] if name]
+
+
+def _extract(session: Session, text: str) -> Lines:
+    index = Index(session.model)
+    known = index.has_value
+    cuts = [i for i, sign in enumerate(text) if sign == ":"]
+    ways = [(_list(text[:cut], known), _list(text[cut + 1 :], known)) for cut in cuts]
+    if not ways:
+        raise UsageError(
+            f"'{text}' does not say where to end",
+            where=f"--extract {text}",
+            next_step="write --extract IN,…:OUT,…",
+        )
+    right = [way for way in ways if all(map(known, (*way[0], *way[1])))]
+    inputs, outputs = right[0] if right else ways[-1]
+    before = sum(1 for _ in session.model.graph)
+    session.model = edit.extract(session.model, inputs or None, outputs or None)
+    after = sum(1 for _ in session.model.graph)
+    ends = ", ".join(str(v.name) for v in session.model.graph.outputs)
+    starts = ", ".join(str(v.name) for v in session.model.graph.inputs)
+    return [f"{starts or 'nothing'} → {ends}: {after} of {before} nodes"]
+
+
+def _rename(session: Session, text: str) -> Lines:
+    old, new = _pair(text, "--rename", Index(session.model).has_value)
+    edit.rename_values(session.model, {old: new})
+    return [f"{old} → {new}"]
+
+
+def _rename_node(session: Session, text: str) -> Lines:
+    old, new = _pair(text, "--rename-node", Index(session.model).has_node)
+    edit.rename_node(session.model, old, new)
+    return [f"{old} → {new}"]
+
+
+def _rename_dim(session: Session, text: str) -> Lines:
+    old, new = _pair(text, "--rename-dim")
+    edit.rename_dim(session.model, old, new)
+    return [f"{old} → {new}"]
+
+
+def _prefix(session: Session, text: str) -> Lines:
+    edit.add_prefix(session.model, text)
+    return [f"{text} before every name"]
+
+
+def _output(session: Session, text: str) -> Lines:
+    return [f"{edit.add_output(session.model, text).name} comes out"]
+
+
+def _remove_output(session: Session, text: str) -> Lines:
+    edit.remove_output(session.model, text)
+    return [text]
+
+
+def _remove_input(session: Session, text: str) -> Lines:
+    edit.remove_input(session.model, text)
+    return [text]
+
+
+def _order(kind: str) -> Callable[[Session, str], Lines]:
+    def apply(session: Session, text: str) -> Lines:
+        before = dict(zip(getattr(session.model.graph, kind), getattr(session, kind), strict=False))
+        edit.reorder(session.model, **{kind: _list(text, Index(session.model).has_value)})
+        values = list(getattr(session.model.graph, kind))
+        setattr(session, kind, [before.get(value, str(value.name)) for value in values])
+        return [", ".join(str(value.name) for value in values)]
+
+    return apply
+
+
+def _is_input(session: Session) -> Callable[[str], bool]:
+    return {str(value.name) for value in session.model.graph.inputs}.__contains__
+
+
+def parse_dims(text: str) -> list[int | str | None]:
+    """Return the dims of ``Nx3x224`` or ``batch,3,?``: sizes, symbols, None for unknown; "" is a scalar."""
+    parts = text.split(",") if "," in text else text.replace("×", "x").split("x")
+    dims: list[int | str | None] = []
+    for part in parts if text.strip() else ():
+        word = part.strip()
+        if not word:
+            raise UsageError(
+                f"not a shape: '{text}'",
+                next_step="write Nx3x224x224, or max_len,3 where a symbol holds an x",
+            )
+        dims.append(int(word) if word.isdecimal() else None if word == "?" else word)
+    return dims
+
+
+def _repaired(session: Session, head: str, repairs: Repairs) -> Lines:
+    session.left += repairs.left
+    return [head, *(f"repaired {line}" for line in repairs.done)]
+
+
+def _set_shape(session: Session, text: str) -> Lines:
+    name, shape = _pair(text, "--set-shape", _is_input(session))
+    dims = parse_dims(shape)
+    old = _dims(session, name)
+    repairs = edit.set_shape(session.model, name, dims)
+    for axis, (before, now) in enumerate(zip(old, dims, strict=False)):
+        if isinstance(before, int) and before != now:
+            session.other_sizes |= isinstance(now, int)
+            session.freed.append((session.original_name(name), axis))
+    sizes = tuple(dim for dim in dims if isinstance(dim, int))
+    if len(sizes) == len(dims):
+        session.sizes[session.original_name(name)] = sizes
+    return _repaired(session, f"{name} is {shape or 'a scalar'}", repairs)
+
+
+def _dims(session: Session, name: str) -> list[Any]:
+    """Return the declared dims of an input, none when it is no input or has no rank."""
+    found = next((value for value in session.model.graph.inputs if value.name == name), None)
+    return [getattr(dim, "value", dim) for dim in found.shape or ()] if found is not None else []
+
+
+def _freeze(session: Session, text: str) -> Lines:
+    name, size = _pair(text, "--freeze")
+    if not size.isdecimal():
+        raise UsageError(f"'{size}' is no size", where=f"--freeze {text}", next_step="write --freeze N=1")
+    title, _, axis = name.rpartition(".")
+    old = _dims(session, title)
+    repairs = edit.freeze(session.model, {name: int(size)})
+    if not old:
+        session.sizes[name] = (int(size),)
+    elif old[int(axis)] != int(size):
+        session.other_sizes = True
+    return _repaired(session, f"{name} is {size}", repairs)
+
+
+def _free(session: Session, text: str) -> Lines:
+    name, symbol = _pair(text, "--free")
+    repairs = edit.free(session.model, name, symbol)
+    title, _, axis = name.rpartition(".")
+    session.freed.append((session.original_name(title), int(axis)))
+    return _repaired(session, f"{name} takes any size, {symbol}", repairs)
+
+
+def _set_dtype(session: Session, text: str) -> Lines:
+    name, dtype = _pair(text, "--set-dtype", Index(session.model).has_value)
+    edit.set_dtype(session.model, name, dtype)
+    return [f"{name} is {dtype}"]
+
+
+def _to_input(session: Session, text: str) -> Lines:
+    return [f"{edit.to_input(session.model, text).name} must be fed"]
+
+
+def _array(path: str, option: str) -> np.ndarray[Any, Any]:
+    """Return the array of an .npy file. Raises InputError when there is none."""
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(
+            f"cannot read an array from '{path}': {str(error) or type(error).__name__}",
+            where=option,
+            next_step="save it with numpy.save('w.npy', array)",
+        ) from error
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"'{path}' holds several arrays", where=option, next_step="save one with numpy.save")
+    return found
+
+
+def _to_initializer(session: Session, text: str) -> Lines:
+    name, path = _pair(text, "--to-initializer", Index(session.model).has_value)
+    edit.to_initializer(session.model, name, _array(path, f"--to-initializer {text}"))
+    return [f"{name} holds {path}"]
+
+
+def _set_initializer(session: Session, text: str) -> Lines:
+    name, path = _pair(text, "--set-initializer", Index(session.model).has_value)
+    edit.set_initializer(session.model, name, _array(path, f"--set-initializer {text}"))
+    return [f"{name} holds {path}"]
+
+
+def _with_inputs(node: NodeText, option: str, text: str) -> NodeText:
+    if not node.inputs and not node.outputs:
+        raise UsageError(f"'{text}' names no values", where=f"{option} {text}", next_step="write y = Relu(x)")
+    return node
+
+
+def _add(session: Session, text: str) -> Lines:
+    node = _with_inputs(parse_node(text), "--add", text)
+    made = edit.add_node(
+        session.model,
+        node.op,
+        node.inputs,
+        node.outputs or 1,
+        attributes=node.attributes,
+        domain=node.domain,
+        name=node.name,
+    )
+    return [f"{node.op} makes {', '.join(str(value.name) for value in made.outputs)}"]
+
+
+def _insert(session: Session, text: str) -> Lines:
+    node = _with_inputs(parse_node(text), "--insert", text)
+    source = next((item for item in node.inputs if isinstance(item, str)), None)
+    if source is None or len(node.outputs) > 1:
+        raise UsageError(
+            f"'{text}' does not say after which value",
+            where=f"--insert {text}",
+            next_step="write y = Clip(x, 0.0, 6.0)",
+        )
+    made = edit.insert(
+        session.model,
+        source,
+        node.op,
+        node.inputs,
+        attributes=node.attributes,
+        domain=node.domain,
+        name=node.name,
+        output=node.outputs[0] if node.outputs else "",
+    )
+    return [f"{node.op} after {source} makes {made.outputs[0].name}"]
+
+
+def _replace(session: Session, text: str) -> Lines:
+    node = parse_node(text)
+    if not node.outputs:
+        raise UsageError(
+            f"'{text}' names no outputs", where=f"--replace {text}", next_step="write y = Gelu(x)"
+        )
+    before = sum(1 for _ in session.model.graph.all_nodes())
+    edit.replace(
+        session.model,
+        node.outputs,
+        node.op,
+        node.inputs,
+        attributes=node.attributes,
+        domain=node.domain,
+        name=node.name,
+    )
+    gone = before + 1 - sum(1 for _ in session.model.graph.all_nodes())
+    return [f"{', '.join(node.outputs)} by {node.op}, in place of {gone} node{'s' * (gone != 1)}"]
+
+
+def _remove(session: Session, text: str) -> Lines:
+    edit.remove_node(session.model, text)
+    return [text]
+
+
+def _bypass(session: Session, text: str) -> Lines:
+    edit.bypass(session.model, text)
+    return [text]
+
+
+def _set_attribute(session: Session, text: str) -> Lines:
+    node, assignment = split_at(text, ":", Index(session.model).has_node) or (text, "")
+    found = parse_node(f"X<{assignment}>").attributes if assignment else {}
+    if len(found) != 1:
+        raise UsageError(
+            f"'{text}' sets no attribute",
+            where=f"--set-attr {text}",
+            next_step="write --set-attr NODE:axis=1",
+        )
+    for name, value in found.items():
+        edit.set_attribute(session.model, node, name, value)
+    return [text]
+
+
+def _merged(session: Session, merged: Merged) -> Lines:
+    session.model = merged.model
+    renamed = list(merged.renamed.items())
+    lines = [f"renamed {old} → {new}" for old, new in renamed[:3]]
+    more = [f"renamed {len(renamed) - 3} more"] if len(renamed) > 3 else []
+    return [*lines, *more, *(f"converted the {line}" for line in merged.converted)]
+
+
+def _merge(session: Session, text: str) -> Lines:
+    return [text, *_merged(session, edit.merge(session.model, load(text)))]
+
+
+def _chain(session: Session, text: str) -> Lines:
+    path, colon, pairs = text.partition(":")
+    if not Path(path).exists() and Path(text).exists():
+        path, colon, pairs = text, "", ""
+    known = Index(session.model).has_value
+    connections = dict(_pair(pair, "--chain", known) for pair in _names(pairs)) if colon else None
+    return [text, *_merged(session, edit.chain(session.model, load(path), connections))]
+
+
+def _external(session: Session, text: str) -> Lines:
+    session.layout = replace(session.layout or Layout(), location=text)
+    return [f"weights go to {text}"]
+
+
+def _threshold(session: Session, text: str) -> Lines:
+    from graphdoc.compare.memory import parse_size
+
+    session.layout = replace(session.layout or Layout(), threshold=int(parse_size(text) or 0))
+    return [f"weights below {text} stay in the model"]
+
+
+def _inline(session: Session, text: str) -> Lines:
+    session.layout = Layout()
+    return ["weights go into the model"]
+
+
+def _fold(session: Session, text: str) -> Lines:
+    folded = edit.fold(session.model)
+    return [f"{len(folded)} nodes computed once"]
+
+
+def _cleanup(session: Session, text: str) -> Lines:
+    found = edit.cleanup(session.model)
+    return [
+        f"{found.nodes} nodes, {found.initializers} weights, {len(found.functions)} functions that nothing needs"
+    ]
+
+
+def _sort(session: Session, text: str) -> Lines:
+    edit.toposort(session.model)
+    return ["each node comes after what it reads"]
+
+
+def _strip(session: Session, text: str) -> Lines:
+    edit.strip(session.model, _names(text))
+    return [text]
+
+
+def _number(text: str, option: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"'{text}' is no version", where=f"{option} {text}", next_step=f"write {option} 17")
+    return int(text)
+
+
+def _opset(session: Session, text: str) -> Lines:
+    converted = edit.convert_opset(session.model, _number(text, "--opset"))
+    return [
+        f"{text}, {'through the version converter' if converted else 'all operators are the same in both'}"
+    ]
+
+
+def _ir_version(session: Session, text: str) -> Lines:
+    edit.set_ir_version(session.model, _number(text, "--ir-version"))
+    return [text]
+
+
+def _meta(session: Session, text: str) -> Lines:
+    key, value = _pair(text, "--meta")
+    edit.set_metadata(session.model, key, value or None)
+    return [f"{key} is '{value}'" if value else f"{key} is gone"]
+
+
+def _script(session: Session, text: str) -> Lines:
+    session.model = edit.run_script(session.model, Path(text))
+    return [text]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """An option of the command. same: the outputs do not change, for inputs that both models take."""
+
+    apply: Callable[[Session, str], Lines]
+    same: bool = False
+
+
+VERBS: Mapping[str, Verb] = {
+    "extract": Verb(_extract),
+    "rename": Verb(_rename, same=True),
+    "rename-node": Verb(_rename_node, same=True),
+    "rename-dim": Verb(_rename_dim, same=True),
+    "prefix": Verb(_prefix, same=True),
+    "output": Verb(_output),
+    "remove-output": Verb(_remove_output),
+    "remove-input": Verb(_remove_input),
+    "order-inputs": Verb(_order("inputs"), same=True),
+    "order-outputs": Verb(_order("outputs"), same=True),
+    "set-shape": Verb(_set_shape, same=True),
+    "freeze": Verb(_freeze, same=True),
+    "free": Verb(_free, same=True),
+    "set-dtype": Verb(_set_dtype),
+    "to-input": Verb(_to_input),
+    "to-initializer": Verb(_to_initializer),
+    "set-initializer": Verb(_set_initializer),
+    "add": Verb(_add, same=True),
+    "insert": Verb(_insert),
+    "replace": Verb(_replace),
+    "remove": Verb(_remove, same=True),
+    "bypass": Verb(_bypass),
+    "set-attr": Verb(_set_attribute),
+    "merge": Verb(_merge),
+    "chain": Verb(_chain),
+    "external": Verb(_external, same=True),
+    "external-from": Verb(_threshold, same=True),
+    "inline": Verb(_inline, same=True),
+    "fold": Verb(_fold, same=True),
+    "cleanup": Verb(_cleanup, same=True),
+    "sort": Verb(_sort, same=True),
+    "strip": Verb(_strip, same=True),
+    "opset": Verb(_opset, same=True),
+    "ir-version": Verb(_ir_version, same=True),
+    "meta": Verb(_meta, same=True),
+    "script": Verb(_script),
+}
+
+
+def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Apply edits in order; return (verb, what was done), a row for each line.
+
+    Raises GraphdocError of the first edit that cannot be done.
+    """
+    rows: list[tuple[str, str]] = []
+    for verb, text in edits:
+        first, *rest = VERBS[verb].apply(session, text)
+        rows += [(verb, first), *(("", line) for line in rest)]
+    return rows
+
+
+def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool = True) -> Edited:
+    """Edit a file and write the result, all of it or nothing; nothing is written when the outputs are wrong.
+
+    edits: (verb, text) in order. Raises GraphdocError when an edit cannot be done or the result is not sound.
+    """
+    source = open_source(path)
+    steps = list(edits)
+    session = Session(load(path))
+    if not steps:
+        raise UsageError("no edits are given", next_step="graphdoc edit --help")
+    before = _count(session.model)
+    rows = apply(session, steps)
+    checked = None
+    if verify:
+        from graphdoc.editing_check import check_edited  # opens runners
+
+        checked = check_edited(source, session, same=all(VERBS[verb].same for verb, _ in steps))
+    result = Edited(
+        source.name,
+        Path(out).name,
+        tuple(rows),
+        before,
+        _count(session.model),
+        "" if checked is None else checked.text,
+        "" if checked is None else checked.wrong,
+        tuple(dict.fromkeys(session.left)),
+    )
+    if not result.wrong:
+        save(session.model, out, layout=session.layout)
+    return result
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for place in places(model) for _ in place.graph)

@@ -1,0 +1,164 @@
+"""Is an edited model right? Held against the original where the outputs must be the same, else loaded and checked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.compare.inputs import make_inputs
+from graphdoc.compare.verify import OPENERS, Verifier
+from graphdoc.editing import Session
+from graphdoc.engine.errors import GraphdocError, ModelError
+from graphdoc.engine.interpreter import Interpreter
+from graphdoc.surgeon import edit
+from graphdoc.surgeon.edit_find import defined_in, places
+from graphdoc.surgeon.edit_names import apply_names
+from graphdoc.surgeon.model import Source, open_source
+from graphdoc.surgeon.verification import Verification
+
+LIMIT = 1e-4
+"""How far outputs of several slices at once may lie from those of each alone, of the largest element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found. wrong: the outputs differ from the original's, in words; "" when all is well."""
+
+    text: str
+    wrong: str = ""
+    verification: Verification | None = None
+
+
+def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
+    """Check an edited model; ``same``: its outputs must be the original's.
+
+    Raises ModelError when it is not sound, or no runner loads it although one loads the original.
+    """
+    _check_sound(source, session.model)
+    runners = _check_loads(source, session.model)
+    loaded = (
+        f"types and shapes agree; {' and '.join(runners)} load it" if runners else "types and shapes agree"
+    )
+    if not same:
+        return Checked(f"{loaded}; the outputs may differ, as asked for")
+    if session.other_sizes:
+        return Checked(f"{loaded}; not run against the original, which takes other sizes")
+    verifier = Verifier(source, shapes=session.sizes or None, opset=session.model.opset_imports.get(""))
+    found = verifier.verify(_like_original(source.model, session))
+    if not found.agrees:
+        return Checked(loaded, found.summary(), found)
+    slices = _check_slices(source.model, session) if session.freed else ""
+    return Checked("; ".join(filter(None, (found.summary(), slices))), "", found)
+
+
+def _check_sound(source: Source, model: ir.Model) -> None:
+    """Raise ModelError for an edited model that contradicts itself, unless the original did so already."""
+    try:
+        edit.check(model)
+    except ModelError:
+        try:
+            edit.check(source.model)
+        except ModelError:
+            return
+        raise
+
+
+def _check_loads(source: Source, model: ir.Model) -> list[str]:
+    """Return the runners that load the model. Raises ModelError when none does, but one loads the original."""
+    titles = {"ort": "ONNX Runtime", "engine": "the engine"}
+    loads: list[str] = []
+    failures: list[GraphdocError] = []
+    for name, opener in OPENERS.items():
+        try:
+            opener(open_source(model))
+            loads.append(titles[name])
+        except GraphdocError as error:
+            failures.append(error)
+    if not loads and any(_loads(opener, source) for opener in OPENERS.values()):
+        raise ModelError(
+            f"the edited model does not load: {failures[0].cause}",
+            where=failures[0].where,
+            next_step="write it all the same: --no-verify",
+        )
+    return loads
+
+
+def _loads(opener: Any, source: Source) -> bool:
+    try:
+        opener(source)
+    except GraphdocError:
+        return False
+    return True
+
+
+def _like_original(original: ir.Model, session: Session) -> ir.Model:
+    """Return a copy of the edited model that looks like the original from outside: names, order, declarations."""
+    copy = edit.copy_model(session.model)
+    values = (value for place in places(copy) if not place.function for value in defined_in(place.graph))
+    apply_names(copy, {value: f"edited.{value.name}" for value in values})
+    ends = (*copy.graph.inputs, *copy.graph.outputs)
+    apply_names(copy, dict(zip(ends, (*session.inputs, *session.outputs), strict=True)))
+    for kind in ("inputs", "outputs"):
+        declared = {str(value.name): value for value in getattr(original.graph, kind)}
+        found = {str(value.name): value for value in getattr(copy.graph, kind)}
+        getattr(copy.graph, kind)[:] = [found[name] for name in declared]
+        for name, before in declared.items():
+            after = found[name]
+            after.type, after.shape, after.doc_string = before.type, before.shape, before.doc_string
+            after.metadata_props.update(before.metadata_props)
+    for new, old in ((copy, original), (copy.graph, original.graph)):
+        new.metadata_props.update(old.metadata_props)
+        new.doc_string = old.doc_string
+    copy.ir_version = max(copy.ir_version, original.ir_version)
+    return copy
+
+
+def _check_slices(original: ir.Model, session: Session) -> str:
+    """Run the edited model on two inputs at once and hold it against the original on each; say what came out."""
+    edited = _like_original(original, session)
+    for name, axis in session.freed:
+        _open_axis(edited, name, axis)
+    feeds = [make_inputs(original, seed=seed).feeds for seed in (0, 1)]
+    freed = dict(session.freed)
+    both = {
+        name: np.concatenate([feed[name] for feed in feeds], axis=freed[name]) if name in freed else value
+        for name, value in feeds[0].items()
+    }
+    alone = [
+        Interpreter(original).run({**feeds[0], **{name: feed[name] for name in freed}}) for feed in feeds
+    ]
+    try:
+        together = Interpreter(edited).run(both)
+    except GraphdocError as error:
+        session.left.append(error.cause)
+        return "at twice the size it does not run"
+    far = [name for name, value in together.items() if not _close(value, [run[name] for run in alone])]
+    if far:
+        return (
+            f"it runs at twice the size; '{far[0]}' is not what the original gives slice by slice, "
+            "as where slices are mixed"
+        )
+    return "at twice the size its outputs are those of the original, slice by slice"
+
+
+def _open_axis(model: ir.Model, name: str, axis: int) -> None:
+    value = next(value for value in model.graph.inputs if value.name == name)
+    dims = [getattr(dim, "value", dim) for dim in value.shape or ()]
+    dims[axis] = None
+    value.shape = ir.Shape(dims)
+
+
+def _close(value: Any, parts: Sequence[Any]) -> bool:
+    """Whether a result is one of the parts, or both together along one axis, within rounding."""
+    arrays = [np.asarray(part) for part in (value, *parts)]
+    found, *rest = arrays
+    if found.dtype.kind not in "fiub" or len({part.shape for part in rest}) != 1:
+        return True
+    axes = [axis for axis in range(found.ndim) if found.shape[axis] == 2 * rest[0].shape[axis]]
+    wanted = np.concatenate(rest, axis=axes[0]) if axes else rest[0]
+    if found.shape != wanted.shape:
+        return False
+    scale = float(np.abs(wanted.astype(np.float64)).max(initial=0.0)) or 1.0
+    return bool(np.all(np.abs(found.astype(np.float64) - wanted.astype(np.float64)) <= LIMIT * scale))

@@ -1,0 +1,84 @@
+"""A Python file of edits: ``def edit(model)`` changes the model, or returns another one."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from graphdoc.engine.errors import GraphdocError, ModelError, UsageError
+from graphdoc.surgeon.reader import read_model
+
+FUNCTION = "edit"
+
+
+def run_script(model: ir.Model, path: Path) -> ir.Model:
+    """Call ``edit(model)`` of a Python file and return the model: what it returns, else the one it was given.
+
+    The file is run as it is, with all that Python may do: run only files that you trust.
+
+    Raises UsageError when the file is missing, is no Python or has no such function; ModelError when it fails,
+    names the line, or returns something else than a model.
+    """
+    function = _function(path)
+    try:
+        found = function(model)
+    except GraphdocError:
+        raise
+    except Exception as error:
+        raise _failure(path, error) from error
+    if found is None:
+        return model
+    if isinstance(found, onnx.ModelProto):
+        return read_model(found, None, external=False)
+    if not isinstance(found, ir.Model):
+        raise ModelError(
+            f"edit(model) returned {type(found).__name__}, not a model",
+            where=str(path),
+            next_step="return the model, or nothing after changing it in place",
+        )
+    return found
+
+
+def _function(path: Path) -> Callable[[ir.Model], Any]:
+    try:
+        text = path.read_text("utf-8")
+        code = compile(text, str(path), "exec")
+    except OSError as error:
+        raise UsageError(
+            f"cannot read '{path}': {(error.strerror or str(error)).lower()}", where=f"--script {path}"
+        ) from error
+    except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+        raise UsageError(
+            f"'{path}' is no Python: {error}",
+            where=f"--script {path}",
+            next_step=f"python -m py_compile {path}",
+        ) from error
+    names: dict[str, Any] = {"__name__": "__edit__", "__file__": str(path)}
+    try:
+        exec(code, names)  # noqa: S102 - running the user's own file is what --script is for
+    except GraphdocError:
+        raise
+    except Exception as error:
+        raise _failure(path, error) from error
+    function = names.get(FUNCTION)
+    if not callable(function):
+        raise UsageError(
+            f"'{path}' has no function edit(model)",
+            where=f"--script {path}",
+            next_step="write:  def edit(model): …",
+        )
+    found: Callable[[ir.Model], Any] = function
+    return found
+
+
+def _failure(path: Path, error: Exception) -> ModelError:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = f", line {frames[-1].lineno}" if frames else ""
+    return ModelError(
+        f"{path.name} failed: {type(error).__name__}: {error}",
+        where=f"{path}{line}",
+        next_step="run again with --debug for the traceback",
+    )

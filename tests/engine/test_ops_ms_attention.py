@@ -107,6 +107,8 @@ GROUP_OPTIONS: list[dict[str, Any]] = [
     {"softcap": 2.0},
     {"scale": 0.2},
     {"smooth_softmax": 1},
+    {"smooth_softmax": -1, "causal": 1, "k_quant_type": "NONE"},
+    {"causal": 0},
 ]
 
 
@@ -149,6 +151,35 @@ def test_group_query_attention_inputs() -> None:
     agree("GroupQueryAttention", *parts, *lengths, cos, sin, places, None, f(HEADS), do_rotary=1, **common)
     with pytest.raises(RunnerError, match="with kv_cache_bit_width is not implemented"):
         engine("GroupQueryAttention", *parts, *lengths, kv_cache_bit_width=4, **common)
+    chunk = (*(None,) * 9, i32(4, 4))
+    with pytest.raises(RunnerError, match="with query_seqlens is not implemented"):
+        engine("GroupQueryAttention", *parts, *lengths, *chunk, **common)
+
+
+def test_group_query_attention_over_normalised_heads() -> None:
+    """Weights for queries and keys: each head over its root mean square first (CUDA builds alone have it)."""
+    common = {"domain": MS, "outputs": 3, "num_heads": HEADS, "kv_num_heads": KV, "do_rotary": 1}
+    query, key, value = grouped(B, 5, np.float32)
+    rest = (None, None, i32(4, 4), i32(5)[0], *tables(16, SIZE // 2))
+    weights = f(SIZE), f(SIZE)
+
+    def normalised(x: Any, weight: Any, epsilon: float) -> Any:
+        heads = x.reshape(B, 5, -1, SIZE).astype(np.float64)
+        mean = (heads**2).mean(axis=-1, keepdims=True)
+        return (heads / np.sqrt(mean + epsilon) * weight).reshape(x.shape).astype(np.float32)
+
+    want = engine(
+        "GroupQueryAttention",
+        *(normalised(x, w, e) for x, w, e in zip((query, key), weights, (0.25, 0.5), strict=True)),
+        *(value, *rest),
+        **common,
+    )
+    norms = (*(None,) * 5, *weights)
+    epsilons = {"q_norm_epsilon": 0.25, "qk_norm_epsilon": 0.5}
+    got = engine("GroupQueryAttention", query, key, value, *rest, *norms, **common, **epsilons)
+
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 # ---- few bits -----------------------------------------------------------------------------------------

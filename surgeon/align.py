@@ -10,13 +10,15 @@ Two values are paired when they should hold the same content up to rounding: whe
 value of the region. Who reads a value decides before who makes it.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
+from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.align_match import Half, Matcher, look_ahead
 from graphdoc.surgeon.align_numbers import Numbering
 from graphdoc.surgeon.align_order import drop_crossings
@@ -25,12 +27,16 @@ from graphdoc.surgeon.align_weights import ALIKE, FEWEST
 
 CERTAIN = 1.0
 
+Shape = tuple[int | str | None, ...] | None
+ShapeOf = Callable[[ir.Value], Shape]
+
 
 @dataclass(frozen=True, slots=True)
 class ValuePair:
     """Two values that should hold the same content up to rounding.
 
     a_name, b_name: tap names (engine/scope.py). confidence: 1 when both are computed alike from equal inputs.
+    same_layout: False when axes stand in another order, or elements in another shape.
     """
 
     a: ir.Value
@@ -38,6 +44,7 @@ class ValuePair:
     a_name: str
     b_name: str
     confidence: float
+    same_layout: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +101,25 @@ def align(a: ir.Model, b: ir.Model) -> Alignment:
     Calls of a model's own functions count as operators; inline them to align what is inside. Weights are
     sampled, not read whole.
     """
-    return align_graphs(a.graph, b.graph, a.opset_imports, b.opset_imports)
+    facts_a, facts_b = Facts(a), Facts(b)
+    sides = read_side(a.graph, a.opset_imports), read_side(b.graph, b.opset_imports)
+    return _Aligner(*sides, lambda p: facts_a.of(p).shape, lambda q: facts_b.of(q).shape).result()
 
 
-def align_graphs(
-    a: ir.Graph | ir.Function,
-    b: ir.Graph | ir.Function,
-    opsets_a: Mapping[str, int],
-    opsets_b: Mapping[str, int],
-) -> Alignment:
-    """Return what stands for what in two graphs or function bodies, their subgraphs included."""
-    return _Aligner(read_side(a, opsets_a), read_side(b, opsets_b)).result()
+def align_functions(a: ir.Function, b: ir.Function) -> Alignment:
+    """Return what stands for what in two function bodies, their subgraphs included."""
+    sides = read_side(a, a.opset_imports), read_side(b, b.opset_imports)
+    return _Aligner(*sides, lambda p: None, lambda q: None).result()
 
 
 class _Aligner:
-    def __init__(self, a: Side, b: Side) -> None:
+    def __init__(self, a: Side, b: Side, shape_a: ShapeOf, shape_b: ShapeOf) -> None:
+        self.shape_a = shape_a
+        self.shape_b = shape_b
         self.inputs = list(_interface(a, b, a.inputs, b.inputs))
         numbers = Numbering()
-        label = dict.fromkeys((), 0)
-        label_a: dict[int, Any] = dict(label)
-        label_b: dict[int, Any] = dict(label)
+        label_a: dict[int, Any] = {}
+        label_b: dict[int, Any] = {}
         for place, (p, q) in enumerate(self.inputs):
             label_a[p] = label_b[q] = place
         self.values_a, self.items_a = numbers.number(a, label_a)
@@ -175,7 +181,7 @@ class _Aligner:
     def _anchor(self, p: int, q: int) -> None:
         left, right = self.a.side.consumers.get(p, []), self.b.side.consumers.get(q, [])
         if len(left) == len(right) == 1:
-            self.matcher.push(left[0][0], right[0][0])
+            self.matcher.settle(left[0][0], right[0][0])
 
     # The answer
 
@@ -183,13 +189,15 @@ class _Aligner:
         a, b = self.a, self.b
         values = {p: q for p, q in a.values.items() if p not in a.side.weights and q not in b.side.weights}
         items = {x: y for x, y in enumerate(a.items) if y != NONE}
+        self._fit_shapes(values, items)
         worth = {p: self._confidence(p, q) for p, q in values.items()}
         crossed = drop_crossings(a.side, b.side, values, items, worth, a.score)
         for x in crossed.items:
             b.items[a.items[x]] = NONE
             a.items[x] = NONE
         nodes = [(x, NodePair(a.side.items[x].node, b.side.items[y].node, a.score[x])) for x, y in items.items()]
-        carried = list(_carriers(a, b, values, worth))
+        weights = list(_weight_pairs(a.side, b.side, items))
+        carried = list(_carriers(a, b, values, worth, weights))
         pairs = [*self._value_pairs(values, worth), *_twins(self, items, values)]
         pairs += [pair for _, found in carried for pair in found]
         kept = {pair.a: pair for pair in reversed(pairs)}
@@ -197,13 +205,33 @@ class _Aligner:
         return Alignment(
             values=tuple(sorted(kept.values(), key=lambda pair: order[pair.a])),
             nodes=(*(pair for _, pair in nodes), *(node for node, _ in carried)),
-            weights=tuple(_weight_pairs(a.side, b.side, items)),
+            weights=tuple(weights),
             only_a=tuple(_alone(a, b, values, {id(node.a) for node, _ in carried})),
             only_b=tuple(_alone(b, a, {q: p for p, q in values.items()}, {id(node.b) for node, _ in carried})),
         )
 
+    def _fit_shapes(self, values: dict[int, int], items: Mapping[int, int]) -> None:
+        """Drop pairs whose sizes differ, and pair what their nodes make instead."""
+        wrong = [p for p, q in values.items() if not self._certain(p, q) and self._form(p, q) is None]
+        for p in wrong:
+            del values[p]
+        taken = set(values.values())
+        for x, y in items.items() if wrong else ():
+            for p, q in zip(self.a.side.items[x].outputs, self.b.side.items[y].outputs, strict=False):
+                p, q = self.a.same.get(p, p), self.b.same.get(q, q)
+                if p not in values and q not in taken and self._form(p, q) is not None:
+                    values[p] = q
+                    taken.add(q)
+
+    def _certain(self, p: int, q: int) -> bool:
+        return self.values_a.get(p, NONE) == self.values_b.get(q, NONE - 1)
+
+    def _form(self, p: int, q: int) -> bool | None:
+        """Return whether two values have the same layout; None: they cannot hold the same."""
+        return _layout(self.shape_a(self.a.side.values[p]), self.shape_b(self.b.side.values[q]))
+
     def _confidence(self, p: int, q: int) -> float:
-        if self.values_a.get(p, NONE) == self.values_b.get(q, NONE - 1):
+        if self._certain(p, q):
             return CERTAIN
         worth = min(self.matcher.worth(p), 0.99)
         made, read = self.a.makers(p), self.b.makers(q)
@@ -227,7 +255,20 @@ class _Aligner:
 
     def _value_pairs(self, values: Mapping[int, int], worth: Mapping[int, float]) -> Iterator[ValuePair]:
         for p, q in values.items():
-            yield _value_pair(self.a.side, self.b.side, p, q, worth[p])
+            layout = worth[p] == CERTAIN or self._form(p, q) is True
+            yield replace(_value_pair(self.a.side, self.b.side, p, q, worth[p]), same_layout=layout)
+
+
+def _layout(a: Shape, b: Shape) -> bool | None:
+    """Return whether two shapes may be the same one, or a different one of the same elements, else None."""
+    if a is None or b is None:
+        return True
+    if len(a) == len(b) and all(x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(a, b, strict=True)):
+        return True
+    known_a, known_b = [d for d in a if isinstance(d, int)], [d for d in b if isinstance(d, int)]
+    if len(known_a) < len(a) or len(known_b) < len(b):
+        return False
+    return False if math.prod(known_a) == math.prod(known_b) else None
 
 
 def _half(side: Side, numbers: Mapping[int, int]) -> Half:
@@ -378,13 +419,14 @@ def _twins(aligner: _Aligner, items: Mapping[int, int], values: Mapping[int, int
 
 
 def _carriers(
-    a: Half, b: Half, values: Mapping[int, int], worth: Mapping[int, float]
+    a: Half, b: Half, values: Mapping[int, int], worth: Mapping[int, float], weights: list[WeightPair]
 ) -> Iterator[tuple[NodePair, tuple[ValuePair, ...]]]:
     """Pair the nodes that are looked through, in the order in which they stand in paired classes."""
-    label: dict[Any, Any] = {("b", q): p for p, q in values.items()}
-    right = _by_class(b, lambda root: label.get(("b", root)))
-    for key, mine in _by_class(a, lambda root: root if root in values else None).items():
-        confidence = worth[key[0]] if isinstance(key[0], int) else CERTAIN
+    pairs = {**values, **{a.side.number[pair.a]: b.side.number[pair.b] for pair in weights}}
+    back = {q: p for p, q in pairs.items()}
+    right = _by_class(b, back)
+    for key, mine in _by_class(a, {p: p for p in pairs}).items():
+        confidence = worth.get(key[0], CERTAIN)
         for first, second in zip(mine, right.get(key, ()), strict=False):
             outputs = zip(first.outputs, second.outputs, strict=False)
             numbers = [(a.side.number[m], b.side.number[n]) for m, n in outputs if m.name and n.name]
@@ -396,19 +438,18 @@ def _value_pair(a: Side, b: Side, p: int, q: int, confidence: float) -> ValuePai
     return ValuePair(a.values[p], b.values[q], a.names[p], b.names[q], confidence)
 
 
-def _by_class(half: Half, label: Callable[[int], int | None]) -> dict[Any, list[ir.Node]]:
-    """Return the carriers of each class, by operator; the classes are told by ``label``, weights by content."""
-    found: dict[Any, list[ir.Node]] = {}
+def _by_class(half: Half, label: Mapping[int, int]) -> dict[tuple[int, str, str], list[ir.Node]]:
+    """Return the carriers of each paired class, by operator; ``label``: class → number of the pair."""
+    found: dict[tuple[int, str, str], list[ir.Node]] = {}
     for node, _ in half.side.carriers:
         root = _root(half.side, node)
-        weight = half.side.weights.get(root)
-        place = weight.key if weight else label(half.same.get(root, root))
+        place = label.get(half.same.get(root, root))
         if place is not None:
-            found.setdefault((place, node.op_type, _form(node)), []).append(node)
+            found.setdefault((place, node.op_type, _target(node)), []).append(node)
     return found
 
 
-def _form(node: ir.Node) -> str:
+def _target(node: ir.Node) -> str:
     return str(node.attributes.get_int("to", 0)) if node.op_type == "Cast" else ""
 
 

@@ -34,6 +34,10 @@ ROUNDS = 12
 """How often the search across unpaired nodes is repeated, since each round gives the next one footholds."""
 
 
+_WHERE = ("pads", "auto_pad", "axis", "axes", "perm")
+"""Parameters that tell which form of a value a node reads: a padded one, or one with other axes."""
+
+
 @dataclass(slots=True)
 class Half:
     """One side, and what is paired of it: item → item, value → value (−1: nothing yet), scope → scope."""
@@ -250,7 +254,14 @@ class Matcher:
                 continue
             self.accept(x, y, score)
 
-    def accept(self, x: int, y: int, score: float) -> None:
+    def settle(self, x: int, y: int) -> None:
+        """Pair two items at once, if nothing speaks against it."""
+        if self.a.items[x] == NONE and self.b.items[y] == NONE:
+            score = self.score(x, y)
+            if score >= LEAST:
+                self.accept(x, y, score, spread=False)
+
+    def accept(self, x: int, y: int, score: float, *, spread: bool = True) -> None:
         """Pair two items, what they read and make, and queue their neighbours."""
         self.a.items[x], self.b.items[y] = y, x
         self.a.score[x] = self.b.score[y] = score
@@ -260,7 +271,7 @@ class Matcher:
             if self.pair_values(p, q, score):
                 fresh.append((p, q))
         fresh += self._pair_bodies(left, right, score)
-        for p, q in fresh:
+        for p, q in fresh if spread else ():
             self.around(p, q)
 
     def _pair_inputs(self, left: Item, right: Item, score: float) -> Iterator[tuple[int, int]]:
@@ -270,15 +281,18 @@ class Matcher:
             crossed = [(pairs[0][0], pairs[1][1]), (pairs[1][0], pairs[0][1])]
             if self._sum(crossed)[1] > self._sum(pairs)[1]:
                 pairs = crossed
+        alike = all(left.parameters.get(name) == right.parameters.get(name) for name in _WHERE)
         for p, q in pairs:
             if p == NONE or q == NONE or (p in self.a.side.weights) != (q in self.b.side.weights):
                 continue
-            if self._moved(p, q, score) and self.pair_values(p, q, score):
+            if not alike and self.a.values.get(p, NONE) != q and self.b.values.get(q, NONE) != p:
+                continue
+            if self._moved(p, q) and self.pair_values(p, q, score):
                 yield p, q
             if self.a.values.get(p, NONE) == q:
                 self.support[p] = self.support.get(p, 0) + 1
 
-    def _moved(self, p: int, q: int, score: float) -> bool:
+    def _moved(self, p: int, q: int) -> bool:
         """Free two values whose partners nobody else reads: who reads a value knows best what it holds."""
         if self.a.values.get(p, NONE) == q or p in self.a.side.weights:
             return p not in self.a.values and q not in self.b.values

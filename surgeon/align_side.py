@@ -152,6 +152,8 @@ class _Reader:
         if self.carries(node, inputs):
             self.carry(node, inputs, scope)
             return
+        if self.turns_weight(node, inputs, scope):
+            return
         bodies = tuple(self.bodies(node, scope))
         outputs = tuple(self.value(v, way) for v in node.outputs)
         self._note_dtype(node, outputs)
@@ -171,6 +173,18 @@ class _Reader:
             tensor = None if attribute.is_ref() else constant_tensor(attribute)
             if tensor is not None:
                 self.side.weights[number] = Weight(tensor)
+
+    def turns_weight(self, node: ir.Node, inputs: list[int], scope: int) -> bool:
+        """Note a Transpose of a constant as a constant; return whether the node is one."""
+        weight = self.side.weights.get(inputs[0]) if inputs else None
+        if node.op_type != "Transpose" or weight is None or weight.scaling or not ops.is_default(node.domain):
+            return False
+        axes = node.attributes.get_ints("perm", None) or range(len(weight.shape))[::-1]
+        before = weight.turned or range(len(weight.shape))
+        number = self.value(node.outputs[0], self.side.scopes[scope].name)
+        self.side.carriers.append((node, scope))
+        self.side.weights[number] = Weight(weight.tensor, turned=tuple(before[axis] for axis in axes))
+        return True
 
     def carries(self, node: ir.Node, inputs: list[int]) -> bool:
         """Whether a node is looked through."""

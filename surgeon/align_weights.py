@@ -42,15 +42,20 @@ class Scaling:
 
 @dataclass
 class Weight:
-    """A constant tensor of one model. scaling: when the model reads it through DequantizeLinear."""
+    """A constant tensor of one model.
+
+    scaling: when the model reads it through DequantizeLinear. turned: axes of a Transpose it goes through.
+    """
 
     tensor: ir.TensorProtocol
     scaling: Scaling | None = field(default=None)
+    turned: tuple[int, ...] | None = field(default=None)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The sizes."""
-        return tuple(int(dim) for dim in self.tensor.shape.numpy())
+        shape = tuple(int(dim) for dim in self.tensor.shape.numpy())
+        return shape if self.turned is None else tuple(shape[axis] for axis in self.turned)
 
     @cached_property
     def size(self) -> int:
@@ -60,9 +65,10 @@ class Weight:
     @cached_property
     def _array(self) -> np.ndarray[Any, Any] | None:
         try:
-            return self.tensor.numpy()
+            array = self.tensor.numpy()
         except ModelError:  # data that is not there: alignment does without
             return None
+        return array if self.turned is None else array.transpose(self.turned)
 
     @cached_property
     def floating(self) -> bool:

@@ -375,10 +375,9 @@ def group_query_attention(
 
     Raises ValueError for quantised caches, windowed caches, padded queries, and for the output of scores.
     """
-    attributes |= {"k_scale": k_scale, "v_scale": v_scale, "query_seqlens": query_seqlens}
-    refused = [
-        name for name, value in attributes.items() if value is not None and value not in (0, "NONE", "")
-    ]
+    inputs = {"k_scale": k_scale, "v_scale": v_scale, "query_seqlens": query_seqlens}
+    refused = [name for name, value in attributes.items() if value not in (0, "NONE", "")]
+    refused += [name for name, value in inputs.items() if value is not None]
     if refused:
         raise ValueError(f"GroupQueryAttention with {', '.join(sorted(refused))} is not implemented")
     xp, dtype = call.xp, query.dtype

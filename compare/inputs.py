@@ -110,7 +110,7 @@ class Seeder:
     """What the tensor inputs of a model are for, and sizes that it accepts: makes any number of inputs.
 
     specs: the inputs, their ranks known. given: sizes of open dimensions that the user has fixed.
-    seed: of the values that sizes are tried with.
+    seed: of the values that sizes are tried with. quick: take the first guess at sizes without trying it.
     open: the dimensions that are neither fixed nor given, by key (a symbol, or ``input.axis``).
     sizes: a size for every dimension that the model leaves open.
 
@@ -118,10 +118,16 @@ class Seeder:
     """
 
     def __init__(
-        self, model: ir.Model, specs: Mapping[str, InputSpec], given: dict[str, int], seed: int = 0
+        self,
+        model: ir.Model,
+        specs: Mapping[str, InputSpec],
+        given: dict[str, int],
+        seed: int = 0,
+        *,
+        quick: bool = False,
     ) -> None:
         run = DryRun(model)
-        plain = all(_is_plain(spec) for spec in specs.values())
+        plain = quick or all(_is_plain(spec) for spec in specs.values())
         walker = Walker(model, run.constants() if plain else run.run({}).values)
         values = {str(value.name): value for value in model.graph.inputs}
         self._plans = [_plan(Facts(spec, walker.uses(values[name]), walker)) for name, spec in specs.items()]

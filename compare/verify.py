@@ -1,0 +1,539 @@
+"""Is an edited model still the original one? Interface, validity, and outputs on inputs of many kinds.
+
+Both models run side by side, through ONNX Runtime with its optimisations off and through the engine's level
+0. What the original refuses says nothing; what it accepts the edited model must accept too, with the same
+results but for rounding (verify_judge.py).
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.compare.inputs import Inputs, Shapes
+from graphdoc.compare.judge import RANDOM
+from graphdoc.compare.runner import factory
+from graphdoc.compare.verify_inputs import Feeds, InputSet, InputSets, is_float
+from graphdoc.compare.verify_interface import interface_differences
+from graphdoc.compare.verify_judge import Evidence, Outcome, Verdict, judge, same_bits
+from graphdoc.compare.verify_light import without_weights
+from graphdoc.engine.errors import GraphdocError, UnsupportedOperatorError, UsageError
+from graphdoc.engine.interpreter import Interpreter
+from graphdoc.surgeon.model import Loadable, Source, open_source
+from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.verification import NotRun, Verification, VerifiedRun
+
+Values: TypeAlias = dict[str, Any]
+
+RUNNERS = ("ort", "engine")
+
+BUDGET = 0.06
+"""Seconds of processor time that the original may take per runner before further inputs are left out."""
+
+LEAST_SETS = {"ort": 2, "engine": 1}
+"""Sets of inputs that are run whatever they cost: as given, and other sizes or NaN."""
+
+ENGINE_SHARE = 4.0
+"""The engine takes up to this many times what ONNX Runtime takes."""
+
+ENGINE_MOST = 0.3
+"""Seconds that one run in the engine may take."""
+
+ENGINE_MOST_HALF = 2.0
+"""The same for models with float16 or bfloat16: where ONNX Runtime computes those in float32, the engine
+alone shows what overflows."""
+
+TRUTH_MOST = 1.0
+"""Seconds of the engine's run up to which float64 is asked, which takes about twice as long."""
+
+
+_HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+class Side(Protocol):
+    """A model ready to run."""
+
+    def run(self, feeds: Mapping[str, Any]) -> Values:
+        """Return the outputs by name."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one run: values, or why there are none."""
+
+    values: Values | None
+    refusal: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Reference:
+    """What the original made of one set of inputs through one runner.
+
+    varying: outputs that are random. evidence: see verify_judge.py.
+    """
+
+    kind: str
+    runner: str
+    feeds: Feeds = field(repr=False)
+    values: Values = field(repr=False)
+    varying: frozenset[str]
+    evidence: Evidence
+
+
+def verify(
+    original: Loadable | Source,
+    edited: Loadable | Source,
+    *,
+    shapes: Shapes | None = None,
+    inputs: Inputs | Mapping[str, Any] | None = None,
+    thorough: bool = False,
+    exact: bool = False,
+) -> Verification:
+    """Return whether an edited model still is the original one.
+
+    original, edited: paths or models in memory; neither is changed, and weights are not copied.
+    shapes: sizes that the edit has fixed, by input or symbol, as :func:`parse_shapes` returns them.
+    inputs: values to use in place of seeded ones.
+    thorough: run everything, whatever the time.
+    exact: the edit may change no bit of the engine's results (pure folding by the engine's own operators).
+
+    To hold many edited models against one original use :class:`Verifier`.
+    """
+    return Verifier(original, shapes=shapes, inputs=inputs, thorough=thorough).verify(edited, exact=exact)
+
+
+class Verifier:
+    """One original, run once per set of inputs however many edited models are held against it.
+
+    The original must not change meanwhile. opset: the version of the default domain that edits convert to.
+    See :func:`verify` for the other parameters.
+    """
+
+    def __init__(
+        self,
+        original: Loadable | Source,
+        *,
+        shapes: Shapes | None = None,
+        inputs: Inputs | Mapping[str, Any] | None = None,
+        thorough: bool = False,
+        opset: int | None = None,
+        runners: Sequence[str] = RUNNERS,
+    ) -> None:
+        self._source = open_source(original)
+        self._shapes = shapes
+        self._given = dict(inputs.feeds if isinstance(inputs, Inputs) else inputs) if inputs else None
+        self._opset = opset
+        self._originals = _Originals(self._source, tuple(runners), thorough=thorough)
+        self._suspect: Reference | None = None
+        self._warming: threading.Thread | None = None
+
+    def warm(self) -> None:
+        """Start running the original on another thread; :meth:`verify` waits for it.
+
+        ONNX Runtime computes without Python's lock, so that meanwhile the model can be edited.
+        """
+        self._warming = threading.Thread(target=self._prepare, daemon=True)
+        self._warming.start()
+
+    def _prepare(self) -> None:
+        for _ in self._references():
+            pass
+
+    def verify(self, edited: Loadable | Source, *, exact: bool = False) -> Verification:
+        """Return how an edited model compares; ends with the first set of inputs that shows a difference."""
+        if self._warming is not None:
+            self._warming.join()
+            self._warming = None
+        source = open_source(edited)
+        check = _Check(exact=exact)
+        try:
+            model = source.model
+        except GraphdocError as error:
+            return Verification(faults=(f"the edited model cannot be read: {error.cause}",))
+        check.interface = interface_differences(
+            self._source.model, model, sized=bool(self._shapes), opset=self._opset
+        )
+        sides = self._open_edited(source, check)
+        for reference in self._ordered():
+            if reference.runner in sides and not check.run(reference, sides[reference.runner]):
+                self._suspect = reference
+                break
+        check.not_run = [*self._originals.not_run, *check.not_run]
+        return check.result()
+
+    def _open_edited(self, source: Source, check: "_Check") -> dict[str, Side]:
+        """Return the edited model in each runner that takes the original."""
+        sides: dict[str, Side] = {}
+        for runner in self._originals.sides:
+            try:
+                sides[runner] = OPENERS[runner](source)
+            except (GraphdocError, MemoryError) as error:
+                check.faults.append(f"{runner} refuses the edited model: {_cause(error)}")
+        if "ort" not in self._originals.sides:
+            try:
+                read_model(without_weights(source.model)[0], None, external=False)
+            except GraphdocError as error:
+                check.faults.append(f"the edited model is not sound: {_cause(error)}")
+        return sides
+
+    def _ordered(self) -> Iterator[Reference]:
+        """Yield the references, first the one that told a difference last time."""
+        if self._suspect is not None:
+            yield self._suspect
+        for reference in self._references():
+            if reference is not self._suspect:
+                yield reference
+
+    def _references(self) -> Iterator[Reference]:
+        return self._originals.references(self._sets)
+
+    def _sets(self) -> InputSets:
+        return InputSets(self._source.model, self._shapes, self._given)
+
+
+class _Originals:
+    """The original in every runner, and its results, made once and kept."""
+
+    def __init__(self, source: Source, runners: tuple[str, ...], *, thorough: bool) -> None:
+        self._source = source
+        self._runners = runners
+        self._thorough = thorough
+        self._spent = dict.fromkeys(runners, 0.0)
+        self._count = dict.fromkeys(runners, 0)
+        self._skipped: dict[str, list[str]] = {}
+        self._refused: list[NotRun] = []
+        self._made: list[Reference] = []
+        self._more: Iterator[Reference] | None = None
+        self._complete = False
+
+    @cached_property
+    def _opened(self) -> tuple[dict[str, Side], list[NotRun]]:
+        sides: dict[str, Side] = {}
+        closed: list[NotRun] = []
+        for runner in self._runners:
+            try:
+                sides[runner] = OPENERS[runner](self._source)
+            except (GraphdocError, MemoryError) as error:
+                closed.append(NotRun(what=runner, why=_cause(error)))
+        return sides, closed
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        """The runners that take the original."""
+        return self._opened[0]
+
+    @property
+    def not_run(self) -> list[NotRun]:
+        """What was left out so far."""
+        skipped = [
+            NotRun(what=runner, why=f"to save time without {', '.join(kinds)}")
+            for runner, kinds in self._skipped.items()
+        ]
+        return [*self._opened[1], *self._refused, *skipped]
+
+    def references(self, sets: Callable[[], InputSets]) -> Iterator[Reference]:
+        """Yield what the original makes of each set, computed at the first call and kept."""
+        if self._more is None:
+            self._more = self._make(sets)
+        yield from list(self._made)
+        if not self._complete:
+            position = len(self._made)
+            while True:
+                if position == len(self._made):
+                    found = next(self._more, None)
+                    if found is None:
+                        self._complete = True
+                        return
+                    self._made.append(found)
+                yield self._made[position]
+                position += 1
+
+    def _make(self, sets: Callable[[], InputSets]) -> Iterator[Reference]:
+        if not self.sides:
+            return
+        try:
+            kinds = sets()
+        except GraphdocError as error:
+            self._refused.append(NotRun(what="inputs", why=_cause(error)))
+            return
+        for kind in kinds.all():
+            if not kind.thorough or self._thorough:
+                yield from self._kind(kind)
+
+    def _kind(self, kind: InputSet) -> Iterator[Reference]:
+        """Yield the original's results on one kind of inputs, through every runner that is not too slow."""
+        refusal = ""
+        choices = list(kind.choices)
+        for runner, side in self.sides.items():
+            if runner not in kind.runners:
+                continue
+            if self._is_too_slow(runner):
+                self._skipped.setdefault(runner, []).append(kind.kind)
+                continue
+            found, refusal = self._accepted(kind.kind, runner, side, choices)
+            if found is not None:
+                yield found
+        if refusal:
+            self._refused.append(NotRun(what=kind.kind, why=refusal))
+
+    def _accepted(
+        self, kind: str, runner: str, side: Side, choices: list[Callable[[], Feeds]]
+    ) -> tuple[Reference | None, str]:
+        """Return the result of the first choice that the original accepts; earlier ones are dropped."""
+        refusal = ""
+        while choices:
+            try:
+                feeds = choices[0]()
+            except UsageError as error:  # too large
+                refusal = refusal or error.cause
+                choices.pop(0)
+                continue
+            trial = attempt(side, feeds)
+            self._spent[runner] += trial.seconds
+            if trial.values is not None:
+                self._count[runner] += 1
+                return self._reference(kind, runner, feeds, trial.values), ""
+            refusal = refusal or f"the original refuses them: {trial.refusal}"
+            if len(choices) == 1:
+                break
+            choices.pop(0)
+        return None, refusal
+
+    def _is_too_slow(self, runner: str) -> bool:
+        if self._thorough:
+            return False
+        if runner == "engine" and self._heavy():
+            return True
+        return self._count[runner] >= LEAST_SETS[runner] and self._spent[runner] > BUDGET
+
+    def _heavy(self) -> bool:
+        """Whether the engine would take too long, by what ONNX Runtime takes."""
+        per_run = self._spent.get("ort", 0.0) / max(self._count.get("ort", 0), 1)
+        return per_run * ENGINE_SHARE > (ENGINE_MOST_HALF if self._has_halves else ENGINE_MOST)
+
+    @cached_property
+    def _has_halves(self) -> bool:
+        graph = self._source.model.graph
+        values = (*graph.inputs, *graph.outputs, *graph.initializers.values())
+        casts = (
+            a for node in graph.all_nodes() for a in [node.attributes.get("to")] if node.op_type == "Cast"
+        )
+        kinds = {
+            *(value.dtype for value in values),
+            *(ir.DataType(a.as_int()) for a in casts if a is not None),
+        }
+        return not kinds.isdisjoint(_HALVES)
+
+    def _reference(self, kind: str, runner: str, feeds: Feeds, values: Values) -> Reference:
+        evidence = Evidence(self._truth(feeds), self._shaken(runner, feeds), self._depth)
+        return Reference(kind, runner, feeds, values, self._varying(runner, feeds, values), evidence)
+
+    @cached_property
+    def _depth(self) -> int:
+        return sum(1 for _ in self._source.model.graph.all_nodes())
+
+    @cached_property
+    def _is_random(self) -> bool:
+        model = self._source.model
+        nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
+        return any(is_random(node) for node in nodes)
+
+    def _varying(self, runner: str, feeds: Feeds, values: Values) -> frozenset[str]:
+        """Return the outputs that another run changes."""
+        if not self._is_random:
+            return frozenset()
+        side = self._other_engine if runner == "engine" else self.sides[runner]
+        again = attempt(side, feeds).values or {}
+        return frozenset(name for name in values if not _same(values[name], again.get(name)))
+
+    @cached_property
+    def _other_engine(self) -> Side:
+        return Interpreter(self._source.model, seed=1)
+
+    @cached_property
+    def _truth_side(self) -> Side | None:
+        engine = self._spent["engine"] / self._count["engine"] if self._count.get("engine") else None
+        ort = self._spent.get("ort", 0.0) / max(self._count.get("ort", 0), 1)
+        seconds = engine if engine is not None else ort * ENGINE_SHARE
+        if seconds > TRUTH_MOST and not self._thorough:
+            return None
+        try:
+            return Interpreter(self._source.model, truth=True)
+        except UnsupportedOperatorError:
+            return None
+
+    def _truth(self, feeds: Feeds) -> Callable[[], Values | None]:
+        def compute() -> Values | None:
+            return None if self._truth_side is None else attempt(self._truth_side, feeds).values
+
+        return _once(compute)
+
+    def _shaken(self, runner: str, feeds: Feeds) -> Callable[[], list[Values]]:
+        def compute() -> list[Values]:
+            trials = [attempt(self.sides[runner], shaken(feeds, seed)) for seed in range(2)]
+            return [trial.values for trial in trials if trial.values is not None]
+
+        return _once(compute)
+
+
+@dataclass
+class _Check:
+    """One edited model under examination."""
+
+    exact: bool
+    interface: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    runs: list[VerifiedRun] = field(default_factory=list)
+    not_run: list[NotRun] = field(default_factory=list)
+    remarks: dict[str, None] = field(default_factory=dict)
+
+    def run(self, reference: Reference, side: Side) -> bool:
+        """Run the edited model as the original was; return whether nothing differs."""
+        trial = attempt(side, reference.feeds)
+        if trial.values is None:
+            reason = f"the original accepts this, the edited model refuses: {trial.refusal}"
+            return self._add(reference, "", Outcome(Verdict.DIFFERS, float("inf"), 0.0, reason))
+        values = trial.values
+        again = attempt(side, reference.feeds).values or {} if reference.varying else {}
+        outcomes = {
+            name: self._outcome(reference, name, values, again) for name in reference.values if name in values
+        }
+        judged = {name: outcome for name, outcome in outcomes.items() if outcome.verdict != Verdict.UNSURE}
+        for name in outcomes.keys() - judged.keys():
+            what = f"'{name}' on {reference.kind} through {reference.runner}"
+            self.not_run.append(NotRun(what=what, why=f"cannot be judged: {outcomes[name].reason}"))
+        if not judged:
+            return True
+        worst = max(judged, key=lambda name: judged[name].rank)
+        return self._add(reference, worst, judged[worst])
+
+    def _outcome(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
+        if name in reference.varying:
+            return self._random(reference, name, values, again)
+        exact = self.exact and reference.runner == "engine"
+        return judge(name, reference.values[name], values[name], reference.evidence, exact=exact)
+
+    def _random(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
+        """Judge an output that is another one at every run: only its kind can be the same."""
+        self.remarks[f"output '{name}' is random: only its dtype and shape were compared"] = None
+        difference = _kind_difference(reference.values[name], values[name])
+        if not difference and reference.runner == "ort" and _same(values[name], again.get(name)):
+            difference = "the original's is random, the edited model's the same at every run"
+        if difference:
+            return Outcome(Verdict.DIFFERS, float("inf"), 0.0, difference)
+        return Outcome(Verdict.UNSURE, reason="it is random")
+
+    def _add(self, reference: Reference, value: str, outcome: Outcome) -> bool:
+        agrees = outcome.verdict != Verdict.DIFFERS
+        self.runs.append(
+            VerifiedRun(
+                inputs=reference.kind,
+                runner=reference.runner,
+                agrees=agrees,
+                value=value,
+                error=outcome.error,
+                limit=outcome.limit,
+                reason=outcome.reason,
+            )
+        )
+        return agrees
+
+    def result(self) -> Verification:
+        return Verification(
+            interface=tuple(self.interface),
+            faults=tuple(self.faults),
+            runs=tuple(self.runs),
+            not_run=tuple(self.not_run),
+            remarks=tuple(self.remarks),
+        )
+
+
+# ---- running ------------------------------------------------------------------------------------------
+
+
+def _open_ort(source: Source) -> Side:
+    factory("ort")  # says what is wrong where ONNX Runtime is missing
+    from graphdoc.compare.verify_ort import OrtSide
+
+    return OrtSide(source)
+
+
+def _open_engine(source: Source) -> Side:
+    return Interpreter(source.model)
+
+
+OPENERS: dict[str, Callable[[Source], Side]] = {"ort": _open_ort, "engine": _open_engine}
+
+
+def attempt(side: Side, feeds: Mapping[str, Any]) -> Trial:
+    """Run a model; a refusal is a result like any other."""
+    started = time.thread_time()
+    try:
+        values = side.run(feeds)
+    except GraphdocError as error:
+        return Trial(None, _cause(error), time.thread_time() - started)
+    except MemoryError:
+        return Trial(None, "not enough memory", time.thread_time() - started)
+    return Trial(values, "", time.thread_time() - started)
+
+
+def _cause(error: BaseException) -> str:
+    return error.cause if isinstance(error, GraphdocError) else "not enough memory"
+
+
+def shaken(feeds: Feeds, seed: int) -> Feeds:
+    """Return the inputs with every real number up or down by half a unit in the last place, or unchanged."""
+    rng = np.random.default_rng([seed, 17])
+    return {name: _shake(value, rng) for name, value in feeds.items()}
+
+
+def _shake(value: Any, rng: np.random.Generator) -> Any:
+    if isinstance(value, list):
+        return [_shake(item, rng) for item in value]
+    if value is None or not is_float(value.dtype):
+        return value
+    eps = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 2.0**-7
+    with np.errstate(all="ignore"):
+        factor = 1 + eps * rng.integers(-1, 2, value.shape)
+        return np.asarray((value.astype(np.float64) * factor).astype(value.dtype))
+
+
+def is_random(node: ir.Node) -> bool:
+    """Whether a node may give other results at every run: a random operator, or a Dropout that can drop."""
+    return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.inputs) > 2)
+
+
+def _once(compute: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that computes at its first call and remembers."""
+    found: list[Any] = []
+
+    def recall() -> Any:
+        if not found:
+            found.append(compute())
+        return found[0]
+
+    return recall
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values have the same bits."""
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and same_bits(a, b)
+    return bool(a == b)
+
+
+def _kind_difference(a: Any, b: Any) -> str:
+    """Return how two values differ in kind, dtype or shape, "" if they do not."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return "" if type(a) is type(b) else f"{type(a).__name__} has become {type(b).__name__}"
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype}{list(a.shape)} has become {b.dtype}{list(b.shape)}"
+    return ""

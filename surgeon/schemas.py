@@ -68,3 +68,19 @@ def newest(domain: str) -> int | None:
 def exists(domain: str, name: str) -> bool:
     """Whether any version of the operator is known to onnx."""
     return bool(onnx.defs.has(name, domain))
+
+
+@cache
+def type_classes(domain: str, name: str, version: int, inputs: int) -> tuple[str, ...]:
+    """Return for each of so many inputs the type parameter of the schema ("T"); "" where it names none."""
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return ("",) * inputs
+    names = [item.type_str for item in schema.inputs]
+    last = schema.inputs[-1] if schema.inputs else None
+    variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    same = variadic and last is not None and last.is_homogeneous
+    rest = [names[-1] if same else ""] * max(0, inputs - len(names))
+    parameters = {constraint.type_param_str for constraint in schema.type_constraints}
+    return tuple(found if found in parameters else "" for found in [*names, *rest][:inputs])

@@ -8,6 +8,7 @@ fits. Both look no deeper than the pattern is, and stop after a number of steps:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import permutations
 from typing import Any, TypeAlias
 
@@ -27,7 +28,6 @@ from graphdoc.surgeon.pattern import (
     Pattern,
     Variable,
     leaves,
-    nodes_of,
 )
 from graphdoc.surgeon.rules.base import Context, Refusal, has_references, operator_name
 
@@ -43,8 +43,11 @@ _USERS = 64
 _COMPARED = 1 << 20
 """Bytes up to which two constants are compared by content."""
 
-_NEAR = 0.6
-"""The share of a pattern's nodes that must be there for the rest to be worth a word."""
+_NEAR = 0.85
+"""The share of a pattern's nodes that must be there for what is wrong to be worth a word."""
+
+_CONSTANT, _OTHER_CONSTANT = 0.02, 0.01
+"""What a constant counts beside nodes: it only tells which way of looking comes nearer."""
 
 Pair: TypeAlias = tuple[Element | None, Any]
 """A part of the pattern and the value it stands for (None: no input; a tuple for a variadic variable)."""
@@ -54,12 +57,14 @@ Pair: TypeAlias = tuple[Element | None, Any]
 class Fit:
     """How a part of the pattern fits a value, variables aside.
 
-    score: nodes that are there, and a part of one for a constant of another value. reason: what is wrong.
+    score: nodes that are there, and a little for each constant. reason: what is wrong. wanted: nodes that the
+    form of the pattern has which comes nearest, one that is read twice counted twice.
     """
 
     ok: bool
     score: float = 0.0
     reason: str = ""
+    wanted: int = 0
 
 
 @dataclass(slots=True)
@@ -159,7 +164,7 @@ class Matcher:
     def _from(self, root: Element, value: ir.Value) -> Iterator[Match]:
         fit = self.fit(root, value)
         if not fit.ok:
-            self._miss(fit.score, fit.reason)
+            self._miss(fit.score, fit.reason, fit.wanted)
             return
         others = [(output, _SEARCH) for output in self.pattern.outputs[1:]]
         for found in self._solve(((root, value), *others), Found()):
@@ -173,9 +178,8 @@ class Matcher:
         """Note why what matches in structure is no match."""
         self._best, self.nearest = float("inf"), Refusal(reason)
 
-    def _miss(self, score: float, reason: str) -> None:
-        total = _size(self.pattern.outputs)
-        if score > self._best and score >= max(min(2, total), _NEAR * total):
+    def _miss(self, score: float, reason: str, wanted: int) -> None:
+        if score > self._best and int(score) >= _NEAR * wanted:
             self._best, self.nearest = score, Refusal(reason)
 
     def _spend(self) -> None:
@@ -195,7 +199,7 @@ class Matcher:
 
     def _fit(self, part: Element, value: ir.Value | None) -> Fit:
         if isinstance(part, AnyOf):
-            return max((self.fit(each, value) for each in part.choices), key=lambda f: (f.ok, f.score))
+            return max((self.fit(each, value) for each in part.choices), key=_nearness)
         if value is None:
             optional = isinstance(part, Variable) and part.optional
             return Fit(optional, reason="" if optional else " lacks an input that the pattern has")
@@ -211,18 +215,18 @@ class Matcher:
         if array is None:
             return Fit(ok=False, reason=f" reads '{value.name}', which is not constant")
         reason = constant_fault(part, array)
-        return Fit(ok=not reason, score=0.25 if reason else 0.5, reason=reason)
+        return Fit(ok=not reason, score=_OTHER_CONSTANT if reason else _CONSTANT, reason=reason)
 
     def _fit_output(self, part: Output, value: ir.Value) -> Fit:
         node, wanted = value.producer(), part.node
         if node is None or operator_name(node) != wanted.operator:
-            return Fit(ok=False, reason=f" reads {_made_by(value)}, the pattern wants {wanted.op}")
+            return Fit(False, 0, f" reads {_made_by(value)}, the pattern wants {wanted.op}", _size(part))
         if node.graph is not self.anchor.graph:
-            return Fit(ok=False, reason=f" reads '{value.name}', which is made outside this subgraph")
+            return Fit(False, 0, f" reads '{value.name}', which is made outside this subgraph", _size(part))
         reason = self._node_fault(part, value, node)
         fits = [self._fit_inputs(order, node) for order in orders(wanted, node)]
-        best = max(fits, key=lambda fit: (fit.ok, fit.score), default=Fit(ok=False))
-        return Fit(best.ok and not reason, 1 + best.score, reason or best.reason)
+        best = max(fits, key=_nearness, default=Fit(ok=False))
+        return Fit(best.ok and not reason, 1 + best.score, reason or best.reason, 1 + best.wanted)
 
     def _node_fault(self, part: Output, value: ir.Value, node: ir.Node) -> str:
         """Return why a node of the right operator is not the pattern's, its inputs aside."""
@@ -240,15 +244,15 @@ class Matcher:
         return f"{label(node)}{reason}" if reason else ""
 
     def _fit_inputs(self, order: Sequence[Pair], node: ir.Node) -> Fit:
-        score, reason, ok = 0.0, "", True
+        score, reason, ok, wanted = 0.0, "", True, 0
         for part, value in order:
             if part is None or (isinstance(part, Variable) and part.many):
                 continue
             fit = self.fit(part, value)
-            score, ok = score + fit.score, ok and fit.ok
+            score, ok, wanted = score + fit.score, ok and fit.ok, wanted + fit.wanted
             if not fit.ok and not reason:
                 reason = fit.reason if fit.score >= 1 else f"{label(node)}{fit.reason}"
-        return Fit(ok, score, reason)
+        return Fit(ok, score, reason, wanted)
 
     # ---- solve: all parts together
 
@@ -281,12 +285,12 @@ class Matcher:
         known = found.nodes.get(wanted)
         if known is not None:
             if known is not node:
-                self._miss(len(found.nodes), f"{label(known)} and {label(node)} are two nodes, not one")
+                self._miss(len(found.nodes), f"{label(known)} and {label(node)} are two nodes, not one", 0)
             return [()] if known is node else []
         for name, value in attributes.captured(wanted, node, self.context).items():
             if not attributes.same(found.attributes.setdefault(name, value), value):
                 reason = f"{label(node)}: {name} is {value} here, {found.attributes[name]} elsewhere"
-                self._miss(len(found.nodes) + 1, reason)
+                self._miss(len(found.nodes) + 1, reason, 0)
                 return []
         found.nodes[wanted] = node
         return [order for order in orders(wanted, node) if self._fit_inputs(order, node).ok]
@@ -298,7 +302,7 @@ class Matcher:
         if known is not None and value is not None and not variable.many and self._equal(known, value):
             return True
         reason = f"{variable.name} is {_named(known)} in one place and {_named(value)} in another"
-        self._miss(len(found.nodes), reason)
+        self._miss(len(found.nodes), reason, 0)
         return False
 
     def _equal(self, a: ir.Value, b: ir.Value) -> bool:
@@ -320,7 +324,8 @@ class Matcher:
                 if fresh and self.fit(leaf, node.outputs[leaf.index]).ok:
                     options.append(((leaf, node.outputs[leaf.index]),))
         if not options:
-            self._miss(len(found.nodes), "the pattern's other output is not there")
+            wanted = sum(_size(output) for output in self.pattern.outputs)
+            self._miss(len(found.nodes), "the pattern's other output is not there", wanted)
         return options
 
     def _candidates(self, wanted: NodePattern, found: Found) -> list[ir.Node]:
@@ -370,6 +375,11 @@ _SEARCH = object()
 """Stands for a value that is yet to be found."""
 
 
+def _nearness(fit: Fit) -> tuple[bool, float, float]:
+    """Return what to rank ways of looking by: the share of nodes that are there, then their number."""
+    return fit.ok, fit.score / (fit.wanted or 1), fit.score
+
+
 def orders(wanted: NodePattern, node: ir.Node) -> list[tuple[Pair, ...]]:
     """Return the ways to lay a pattern's inputs over a node's; none when their numbers differ."""
     parts, values = list(wanted.inputs), list(node.inputs)
@@ -410,13 +420,12 @@ def _holds(array: np.ndarray[Any, Any], value: float, rtol: float | None) -> boo
     return bool((np.abs(wide - value) <= rtol * abs(value)).all())
 
 
-def _size(parts: Sequence[Element]) -> int:
-    """Return how many nodes a match has at least, where forms differ in number."""
-    counts = [len(nodes_of([part])) for part in parts]
-    fewest = [
-        min(_size([choice]) for choice in part.choices) if isinstance(part, AnyOf) else 0 for part in parts
-    ]
-    return max(1, sum(few or count for few, count in zip(fewest, counts, strict=True)))
+@cache
+def _size(part: Element | None) -> int:
+    """Return how many nodes the smallest form of a part has, one that is read twice counted twice."""
+    if isinstance(part, AnyOf):
+        return min(_size(choice) for choice in part.choices)
+    return 1 + sum(map(_size, part.node.inputs)) if isinstance(part, Output) else 0
 
 
 def label(node: ir.Node) -> str:

@@ -124,15 +124,15 @@ def vector(
     """Return a scale or bias as a tensor of ``shape``.
 
     padded: the shape in which it is multiplied, where that is another one. A constant may have further
-    dimensions of 1 in front, or lack those of ``padded``; it is reshaped. Refuses anything else: a scale that
-    is broadcast is no scale of the operator.
+    dimensions of 1 in front, as long as it has no more than x, or lack some; it is reshaped. Refuses anything
+    else: a scale that is broadcast is no scale of the operator.
     """
     value: ir.Value = match[name]
     found = shape_of(match, name)
     if found == shape and padded is None:
         return value
-    wanted = padded or shape
-    if found is not None and _stripped(found) == _stripped(wanted) and len(found) <= len(wanted):
+    wanted, rank = padded or shape, len(shape_of(match, "x") or ())
+    if found is not None and stripped(found) == stripped(wanted) and len(found) <= rank:
         array = match.array(name)
         if array is not None:
             return op.constant(array.reshape(shape))
@@ -140,7 +140,7 @@ def vector(
     return Refusal(f"{name} has shape {_listed(found)}, the operator needs {list(wanted)}")
 
 
-def _stripped(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+def stripped(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a shape without the ones in front."""
     first = next((index for index, dim in enumerate(shape) if dim != 1), len(shape))
     return shape[first:]

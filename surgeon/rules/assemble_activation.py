@@ -49,7 +49,9 @@ class GeluTanh(_Elementwise):
     def pattern(self, op: Recorder, x: Any) -> Any:
         """The cube as power or product, or one x taken out of the sum."""
         square = op.any_of(op.Pow(x, 2), op.Mul(x, x))
-        cube = op.any_of(op.Mul(op.Pow(x, 3), _CUBIC), product(op, square, x, _CUBIC))
+        cube = op.any_of(
+            op.Mul(op.Pow(x, 3), _CUBIC), product(op, square, x, _CUBIC), op.Mul(x, product(op, x, x, _CUBIC))
+        )
         whole = op.Mul(op.Add(x, cube), _SLOPE)
         taken = op.Add(product(op, x, x, _CUBIC), 1)
         factored = product(op, x, _SLOPE, op.any_of(taken, op.Add(op.Mul(square, _CUBIC), 1)))

@@ -19,6 +19,7 @@ from graphdoc.surgeon.rules.assemble import (
     reduced,
     shape_of,
     squared,
+    stripped,
     vector,
 )
 from graphdoc.surgeon.rules.base import Context, Refusal
@@ -127,12 +128,16 @@ def _statistics_fault(match: Match) -> Refusal | None:
 
 
 def _continues(match: Match, operator: str, context: Context) -> Refusal | None:
-    """Refuse without a word what belongs to the larger pattern: its result meets a tensor of that shape."""
-    axes = last_axes(match)
+    """Refuse without a word what belongs to a larger pattern: its result meets a scale or bias next."""
+    axes, shape = last_axes(match), shape_of(match, "x")
     other = followed_by(match.outputs[0], operator, context)
-    if isinstance(axes, Refusal) or other is None or context.type_of(other).shape != axes[1]:
+    found = context.type_of(other).shape
+    if isinstance(axes, Refusal) or shape is None or found is None:
         return None
-    return Refusal("")
+    sizes = [axes[1]]
+    if len(axes[1]) == len(shape) - 2:
+        sizes.append((shape[1], *([1] * len(axes[1]))))
+    return Refusal("") if stripped(found) in map(stripped, sizes) else None
 
 
 def _layer_norm(op: Builder, x: ir.Value, match: Match, *names: str) -> ir.Value | Refusal:

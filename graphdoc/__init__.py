@@ -21,6 +21,7 @@ _PUBLIC = {
     "Call": "graphdoc.engine.ops.table",
     "TensorType": "graphdoc.engine.ops.table",
     "load_operators": "graphdoc.engine.ops.custom",
+    "simplify": "graphdoc.simplifying",
     "GraphdocError": "graphdoc.engine.errors",
 }
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from graphdoc.engine.ops.table import TensorType as TensorType
     from graphdoc.engine.ops.table import op as op
     from graphdoc.session import Session as Session
+    from graphdoc.simplifying import simplify as simplify
     from graphdoc.surgeon.inspect import inspect_model as inspect_model
     from graphdoc.surgeon.lint import lint_model as lint_model
     from graphdoc.surgeon.model import load as load

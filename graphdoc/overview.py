@@ -20,6 +20,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("lint", "find faults without running"),
     ),
     "Change a model": (
+        Entry("simplify", "fold, fuse, clean up, and check the result"),
         Entry("edit", "extract, rename, insert, merge, resize"),
         Entry("rewrite", "apply rules"),
     ),

@@ -1,4 +1,4 @@
-"""What is done to a model before rules run: whatever an edited file needs to be sound, and what was asked for."""
+"""What is done to a model before rules run: what an edited file needs to be sound, and what was asked for."""
 
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,7 +17,8 @@ def prepare(model: ir.Model, options: Any) -> None:
     1. Files before IR version 4 list weights as inputs although they are constants: they become version 4.
     2. Inputs get the shapes asked for, frozen inputs lose their place among the inputs.
     3. Calls of the model's own functions are replaced by their bodies, if asked for.
-    4. Of nodes with the same name all but the first get another one; ONNX Runtime refuses such files.
+    4. The model is brought to another opset, if asked for.
+    5. Of nodes with the same name all but the first get another one; ONNX Runtime refuses such files.
 
     Raises UsageError for inputs that do not exist and shapes that contradict the model.
     """
@@ -33,6 +34,10 @@ def prepare(model: ir.Model, options: Any) -> None:
         from onnx_ir.passes.common import InlinePass
 
         InlinePass()(model)
+    if options.to_opset is not None:
+        from graphdoc.surgeon.edit_opset import convert_opset
+
+        convert_opset(model, options.to_opset)
     for graph in model.graphs():
         unique_node_names(graph)
     for function in model.functions.values():
@@ -81,23 +86,40 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def set_shapes(model: ir.Model, shapes: dict[str, tuple[Any, ...]]) -> None:
-    """Give inputs fixed sizes; every dim of the same symbol takes the size too, wherever it is declared.
+    """Give inputs, or symbols, fixed sizes; a symbol takes its size wherever it is declared.
 
-    Raises UsageError for unknown inputs, other ranks, and sizes that the model or another input contradicts.
+    Raises UsageError for unknown names, other ranks, and sizes that the model or another input contradicts.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
+    symbols = {d.value for value in inputs.values() for d in value.shape or () if isinstance(d, ir.SymbolicDim)}
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
-        if name not in inputs:
-            raise UsageError(
-                f"there is no input '{name}'",
-                where="--shape",
-                next_step=f"inputs: {', '.join(inputs)}",
-            )
-        _bind(inputs[name], dims, sizes)
+        if name in inputs:
+            _bind(inputs[name], dims, sizes)
+        elif name in symbols and len(dims) == 1:
+            _set_size(name, dims[0], sizes)
+        else:
+            raise _unknown(name, inputs, symbols)
     for graph in model.graphs():
         for value in (*graph.inputs, *graph.outputs, *(v for node in graph for v in node.outputs)):
             value.shape = _substituted(value.shape, sizes)
+
+
+def _set_size(symbol: str, size: int, sizes: dict[str, int]) -> None:
+    if sizes.setdefault(symbol, size) != size:
+        raise UsageError(
+            f"size '{symbol}' is given as {sizes[symbol]} and as {size}",
+            where="--shape",
+            next_step="give both inputs the same size",
+        )
+
+
+def _unknown(name: str, inputs: dict[str, ir.Value], symbols: set[str | None]) -> UsageError:
+    return UsageError(
+        f"there is no input and no size '{name}'",
+        where=f"inputs: {', '.join(inputs)}; sizes: {', '.join(sorted(s for s in symbols if s)) or 'none'}",
+        next_step="--shape NAME=1x3x224x224, or --shape SYMBOL=4",
+    )
 
 
 def _bind(value: ir.Value, dims: tuple[Any, ...], sizes: dict[str, int]) -> None:
@@ -111,7 +133,7 @@ def _bind(value: ir.Value, dims: tuple[Any, ...], sizes: dict[str, int]) -> None
         if known is not None and isinstance(new, int) and known != new:
             raise _contradiction(value, dims, f"has {known} where {new} is asked for")
         if symbol and isinstance(new, int):
-            sizes[symbol] = new
+            _set_size(symbol, new, sizes)
     denotations = [None if value.shape is None else value.shape.get_denotation(i) for i in range(len(dims))]
     kept = [new if isinstance(new, int) else old for old, new in zip(declared, dims, strict=True)]
     value.shape = ir.Shape(kept, denotations=denotations)

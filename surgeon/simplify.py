@@ -37,6 +37,7 @@ class Options:
     max_growth: bytes that folding may add to the model in all.
     shapes: sizes of inputs by name; the result is specialised to them. freeze: globs over inputs with a
     default value; they become constants. inline: replace calls of the model's own functions by their bodies.
+    to_opset: the version of ai.onnx to convert to first.
     limit: stop after so many edits. None: no bound.
     """
 
@@ -48,6 +49,7 @@ class Options:
     shapes: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
     freeze: tuple[str, ...] = ()
     inline: bool = False
+    to_opset: int | None = None
     limit: int | None = None
 
 
@@ -86,7 +88,7 @@ def simplify(
             break
         dropped.append(guilty)
         options = replace(options, skip=(*options.skip, guilty.rule))
-    return Simplified(edited, _report(model, driver, tuple(dropped), checked))
+    return Simplified(edited, _report(driver, tuple(dropped), checked))
 
 
 def _check_names(options: Options, rules: Sequence[Rule]) -> None:
@@ -151,6 +153,7 @@ class _Driver:
                 self._at.setdefault(op, []).append(rule)
         self._passes = [item for item in PASSES if self._active(item)]
         self.nodes_before = count_nodes(model)
+        self.size_before = _weight_bytes(model)
 
     def _active(self, rule: Rule) -> bool:
         named = {rule.name, rule.group}
@@ -225,6 +228,8 @@ class _Driver:
 
     def _pass(self, item: Rule) -> None:
         """Run a pass over each graph, one edit after the other."""
+        if self._full():
+            return
         for root in (*self.model.functions.values(), self.model.graph):
             self.context.root = root
             for node, edit in item.run(root, self.context):  # type: ignore[attr-defined]
@@ -267,12 +272,12 @@ def _kept(globs: tuple[str, ...]) -> Callable[[ir.Value | ir.Node], bool]:
 
 
 def _report(
-    original: ir.Model, driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification | None
+    driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification | None
 ) -> Report:
     return Report(
         nodes_before=driver.nodes_before,
         nodes_after=count_nodes(driver.model),
-        size_before=_weight_bytes(original),
+        size_before=driver.size_before,
         size_after=_weight_bytes(driver.model),
         done=tuple(driver.done),
         kept=tuple(driver.kept()),

@@ -1,0 +1,97 @@
+"""The Python side of ``graphdoc simplify``: the result is held against the original before it is handed out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from graphdoc.engine.errors import UsageError
+from graphdoc.surgeon.model import Loadable, Source, open_source
+from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.simplified import Simplified
+from graphdoc.surgeon.simplify import MIB, Options
+from graphdoc.surgeon.simplify import simplify as apply_all
+from graphdoc.surgeon.verification import Verification, Verify
+
+
+def simplify(
+    model: Loadable | Source,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    request: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    max_growth: int = MIB,
+    shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None = None,
+    freeze: Sequence[str] = (),
+    to_opset: int | None = None,
+    inline: bool = False,
+    verify: bool = True,
+) -> Simplified:
+    """Return a model with fewer nodes and the same outputs, and the report of what was done and refused.
+
+    model: a path, bytes, ModelProto or onnx_ir model; not changed.
+    only, skip: rules or groups of rules (docs/simplify.md). request: rules that do not run by default.
+    keep: globs over names of nodes and values that must survive. max_growth: bytes that folding may add.
+    shapes: sizes of inputs or symbols, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``; the result is for
+        these sizes alone. freeze: globs over inputs with a default value, which become constants.
+    to_opset: the version of ai.onnx to convert to. inline: replace calls of the model's functions by their bodies.
+    verify: run original and result on inputs of many kinds; a rule that changes an output is dropped and named.
+
+    The result is truthy when no rule had to be dropped and the outputs agree.
+    Raises UsageError for unknown rules, inputs and sizes; ModelError for a model that cannot be read.
+    """
+    source = open_source(model)
+    sizes = _sizes(shapes)
+    options = Options(
+        only=tuple(only),
+        skip=tuple(skip),
+        request=tuple(request),
+        keep=tuple(keep),
+        max_growth=max_growth,
+        shapes=tuple(sorted(sizes.items())),
+        freeze=tuple(freeze),
+        to_opset=to_opset,
+        inline=inline,
+    )
+    check = _verifier(source, sizes, to_opset) if verify else None
+    return apply_all(source.model, options, check, fresh=_copies(source, used=verify))
+
+
+def _sizes(shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    if not shapes:
+        return {}
+    if isinstance(shapes, Mapping):
+        return dict(shapes)
+    if isinstance(shapes, str):
+        raise UsageError("shapes are a list of texts", next_step=f"shapes=[{shapes!r}]")
+    from graphdoc.compare.inputs import parse_shapes
+
+    return parse_shapes(shapes)
+
+
+def _copies(source: Source, *, used: bool) -> Callable[[], ir.Model]:
+    """Return what makes models to edit. A file is read again, which costs less than a copy.
+
+    used: the source's own model is needed as the original; otherwise the first to ask gets it.
+    """
+    if source.path is None and not used:
+        return source.model.clone
+    first = [] if used else [source.model]
+
+    def fresh() -> ir.Model:
+        return first.pop() if first else read_model(source.proto, source.folder)
+
+    return fresh
+
+
+def _verifier(source: Source, sizes: dict[str, Any], opset: int | None) -> Verify:
+    from graphdoc.compare.verify import Verifier
+
+    verifier = Verifier(source, shapes=sizes or None, opset=opset)
+    verifier.warm()
+
+    def verify(original: ir.Model, edited: ir.Model) -> Verification:
+        return verifier.verify(edited)
+
+    return verify

@@ -27,7 +27,8 @@ class Session:
 
     layout: where the weights go when it is saved, None: as they lie. left: what could not be repaired.
     inputs, outputs: the original's names, in the order in which the model has them now.
-    sizes: what the edits fixed, by symbol or input. freed: (input, axis) of the original that take any size now.
+    sizes: what the edits fixed, by symbol or input. freed: (input, axis) of the original that take any size
+    now.
     other_sizes: an input has another fixed size than before, so no inputs fit both models.
     """
 
@@ -381,7 +382,7 @@ def _fold(session: Session, text: str) -> Lines:
 def _cleanup(session: Session, text: str) -> Lines:
     found = edit.cleanup(session.model)
     return [
-        f"{found.nodes} nodes, {found.initializers} weights, {len(found.functions)} functions that nothing needs"
+        f"nothing needed {found.nodes} nodes, {found.initializers} weights, {len(found.functions)} functions"
     ]
 
 

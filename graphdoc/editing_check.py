@@ -1,4 +1,4 @@
-"""Is an edited model right? Held against the original where the outputs must be the same, else loaded and checked."""
+"""Is an edited model right? Held against the original where the outputs must be the same, else loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def _check_sound(source: Source, model: ir.Model) -> None:
 
 
 def _check_loads(source: Source, model: ir.Model) -> list[str]:
-    """Return the runners that load the model. Raises ModelError when none does, but one loads the original."""
+    """Return who loads the model. Raises ModelError when nobody does, but somebody loads the original."""
     titles = {"ort": "ONNX Runtime", "engine": "the engine"}
     loads: list[str] = []
     failures: list[GraphdocError] = []
@@ -94,7 +94,7 @@ def _loads(opener: Any, source: Source) -> bool:
 
 
 def _like_original(original: ir.Model, session: Session) -> ir.Model:
-    """Return a copy of the edited model that looks like the original from outside: names, order, declarations."""
+    """Return a copy of the edited model with the original's names, order and types of inputs and outputs."""
     copy = edit.copy_model(session.model)
     values = (value for place in places(copy) if not place.function for value in defined_in(place.graph))
     apply_names(copy, {value: f"edited.{value.name}" for value in values})
@@ -116,7 +116,7 @@ def _like_original(original: ir.Model, session: Session) -> ir.Model:
 
 
 def _check_slices(original: ir.Model, session: Session) -> str:
-    """Run the edited model on two inputs at once and hold it against the original on each; say what came out."""
+    """Run the edited model on two inputs at once, the original on each; say how the outputs compare."""
     edited = _like_original(original, session)
     for name, axis in session.freed:
         _open_axis(edited, name, axis)

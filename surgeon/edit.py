@@ -1,7 +1,8 @@
 """The verbs of editing in one place; ``graphdoc.surgeon`` exports them, ``graphdoc edit`` offers them.
 
-Every verb takes an ``onnx_ir.Model`` first and changes it in place, unless it says that it returns another. Values
-and nodes are given by name or as objects (surgeon/edit_find.py says what a name means). A verb checks before it
+Every verb takes an ``onnx_ir.Model`` first and changes it in place, unless it says that it returns another.
+Values and nodes are given by name or as objects (surgeon/edit_find.py says what a name means). A verb
+checks before it
 edits: when it raises, the model is as it was. :func:`check` looks at the whole model.
 """
 

@@ -68,8 +68,8 @@ def _unread_inputs(model: ir.Model) -> list[ir.Value]:
 def fold(model: ir.Model, *, max_growth: int = 2**20) -> list[str]:
     """Compute once what is the same in every run, in place; return a line for each folded node.
 
-    Rounding may differ in the last place from what a runtime computes. Random operators, defaults of inputs and
-    weights that are quantized on purpose are left alone. max_growth: bytes that folding may add in all.
+    Rounding may differ in the last place from what a runtime computes. Random operators, defaults of inputs
+    and weights that are quantized on purpose are left alone. max_growth: bytes that folding may add in all.
     """
     from graphdoc.surgeon.simplify import Options, simplify  # takes a while to import
 
@@ -88,8 +88,8 @@ STRIPPED = ("docs", "metadata", "types", "names")
 def strip(model: ir.Model, what: Iterable[str] = ("docs", "metadata")) -> None:
     """Take away what no run needs, everywhere.
 
-    what: "docs" documentation, "metadata" key–value pairs of graphs, nodes and values (those of the model stay),
-    "types" declared types of inner values, "names" names of nodes.
+    what: "docs" documentation, "metadata" key–value pairs of graphs, nodes and values (those of the model
+    stay), "types" declared types of inner values, "names" names of nodes.
 
     Raises UsageError for another word.
     """
@@ -184,7 +184,10 @@ def _needed_ir_versions(model: ir.Model) -> Iterable[tuple[int, str]]:
 
 
 def set_metadata(model: ir.Model, key: str, text: str | None) -> None:
-    """Set a key–value pair of the model, or remove it with None. Raises UsageError for an unknown key to remove."""
+    """Set a key–value pair of the model, or remove it with None.
+
+    Raises UsageError for a key to remove that is not there.
+    """
     if text is not None:
         model.metadata_props[key] = text
     elif model.metadata_props.pop(key, None) is None:

@@ -23,13 +23,13 @@ def extract(
 ) -> ir.Model:
     """Return the part of a model that computes ``outputs`` from ``inputs``.
 
-    inputs: any values; None: the model's inputs that are needed. outputs: any values; None: those of the model.
-    Values may lie in one subgraph (a branch, the body of a loop) or function: that is then what the new model
-    computes, with what it needs of the graphs around it. Weights are shared with ``model``, which stays as it is.
-    Types are those declared, else those that follow from the operators.
+    inputs: any values; None: the model's inputs that are needed. outputs: any values; None: those of the
+    model. Values may lie in one subgraph (a branch, the body of a loop) or function: that is then what the
+    new model computes, with what it needs of the graphs around it. Weights are shared with ``model``, which
+    stays as it is. Types are those declared, else those that follow from the operators.
 
-    Raises UsageError when a name is unknown, an output depends on an input that is not given, or a given input is
-    not needed; ModelError when the dtype of an input cannot be known.
+    Raises UsageError when a name is unknown, an output depends on an input that is not given, or a given
+    input is not needed; ModelError when the dtype of an input cannot be known.
     """
     index = Index(model)
     wanted = _unique(index, model.graph.outputs if outputs is None else outputs)

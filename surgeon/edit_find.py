@@ -1,4 +1,4 @@
-"""What a name means in a model: values and nodes by name, in subgraphs and functions too; names nobody uses yet.
+"""What a name means in a model: values and nodes, in subgraphs and functions too; and names nobody uses yet.
 
 Values of the main graph go by their name, values inside subgraphs by the way to them
 (engine/scope.py: ``<first output of the node>.<attribute>/<value>``), values of functions as

@@ -21,10 +21,10 @@ def outline(
     *,
     domain: str = "local",
 ) -> ir.Node:
-    """Move what computes ``outputs`` from ``inputs`` into a function of the model; return the node that calls it.
+    """Move what computes ``outputs`` from ``inputs`` into a function; return the node that calls it.
 
-    Weights that the part reads are passed to the function behind ``inputs``. Values and nodes keep their names
-    inside.
+    Weights that the part reads are passed to the function behind ``inputs``. Values and nodes keep their
+    names inside.
 
     Raises UsageError for unknown names, a function that exists, or a part that does not start at ``inputs``.
     """

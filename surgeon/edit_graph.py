@@ -31,10 +31,11 @@ def add_node(
 
     op: an operator of ``domain``, or a function of the model. inputs: values, names, arrays, numbers (Python
     numbers become float32 or int64 initializers), None for one left out. outputs: names, "" for one left out;
-    or how many. attributes: Python values. graph: where it goes; the innermost graph of its inputs by default.
+    or how many. attributes: Python values. graph: where it goes; the innermost graph of its inputs by
+    default.
 
-    Raises UsageError for unknown names and names that are taken; ModelError when the operator does not exist in
-    the model's opset or does not take these inputs.
+    Raises UsageError for unknown names and names that are taken; ModelError when the operator does not
+    exist in the model's opset or does not take these inputs.
     """
     index, names = Index(model), Names(model)
     values = resolve(index, inputs)
@@ -67,10 +68,10 @@ def insert(
     name: str = "",
     output: str = "",
 ) -> ir.Node:
-    """Put a node after a value: all that read the value, outputs of the model too, now read the node's result.
+    """Put a node after a value: all that read the value, outputs of the model too, now read its result.
 
-    inputs: what the node reads; a value that is not among them comes first. output: the name of the result; an
-    output of the model keeps its name, and the value before the node gets a new one.
+    inputs: what the node reads; a value that is not among them comes first. output: the name of the result;
+    an output of the model keeps its name, and the value before the node gets a new one.
 
     Raises UsageError for unknown and taken names, a cycle, or a result of another dtype than the value's;
     ModelError as :func:`add_node` does.
@@ -109,7 +110,8 @@ def replace_node(
 ) -> ir.Node:
     """Put another operator in a node's place: same outputs, same inputs unless others are given.
 
-    Raises UsageError for unknown names, a cycle or an output of another dtype; ModelError as :func:`add_node`.
+    Raises UsageError for unknown names, a cycle or an output of another dtype; ModelError as
+    :func:`add_node`.
     """
     old = Index(model).node(node)
     outputs = [output for output in old.outputs if output.name]
@@ -130,10 +132,11 @@ def replace(
 ) -> ir.Node:
     """Let one new node compute ``outputs`` from ``inputs``; nodes that nothing needs any more go.
 
-    This replaces whatever lay between the values: one node, a chain, a whole subgraph. ``op`` may be a function
-    of the model. The outputs keep their names.
+    This replaces whatever lay between the values: one node, a chain, a whole subgraph. ``op`` may be a
+    function of the model. The outputs keep their names.
 
-    Raises UsageError for unknown names, a cycle or an output of another dtype; ModelError as :func:`add_node`.
+    Raises UsageError for unknown names, a cycle or an output of another dtype; ModelError as
+    :func:`add_node`.
     """
     index, names = Index(model), Names(model)
     old = [index.value(each) for each in outputs]

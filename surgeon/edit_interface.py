@@ -10,7 +10,7 @@ from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.surgeon.edit_find import Index, Names, Place, ValueLike, unknown
 from graphdoc.surgeon.edit_flow import put, redirect, remove_dead
 from graphdoc.surgeon.edit_new import PLAIN_INITIALIZERS, constant, new_tensor
-from graphdoc.surgeon.edit_types import known, refresh, type_name
+from graphdoc.surgeon.edit_types import dims_of, known, refresh, type_name
 from graphdoc.surgeon.types import dtype_name
 
 Dims = Sequence[int | str | None]
@@ -23,8 +23,8 @@ def add_output(
 
     dtype, shape: needed only where they are not declared and do not follow; given ones win.
 
-    Raises UsageError for an unknown name, an input, a value inside a subgraph or one that is an output already;
-    ModelError when the dtype is unknown.
+    Raises UsageError for an unknown name, an input, a value inside a subgraph or one that is an output
+    already; ModelError when the dtype is unknown.
     """
     index = Index(model)
     found = _in_main(index, value)
@@ -293,8 +293,8 @@ def _fitting(value: ir.Value, content: Any) -> ir.TensorProtocol:
             next_step=f"save the array as {type_name(value.type)}",
         )
     sizes = tuple(int(size) for size in tensor.shape.numpy())
-    dims = None if value.shape is None else [getattr(dim, "value", dim) for dim in value.shape]
-    if dims is not None and not _fits(dims, sizes):
+    dims = dims_of(value.shape)
+    if value.shape is not None and not _fits(dims, sizes):
         shape = "×".join(str(dim) if dim is not None else "?" for dim in dims) or "scalar"
         given = "×".join(map(str, sizes)) or "scalar"
         raise ModelError(
@@ -316,7 +316,7 @@ def _fits(dims: Sequence[int | str | None], sizes: Sequence[int]) -> bool:
 
 
 def set_initializer(model: ir.Model, value: ValueLike, content: Any) -> None:
-    """Give a weight another content of the same dtype and shape (an initializer, or a Constant node's output).
+    """Give a weight another content of the same dtype and shape (initializer or Constant node).
 
     Raises UsageError when it is no weight; ModelError when dtype or shape differ.
     """

@@ -1,6 +1,6 @@
 """Two models become one: side by side, or one fed by the other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableSequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,7 +10,7 @@ from graphdoc.surgeon.edit_extract import copy_model
 from graphdoc.surgeon.edit_find import Names, defined_in, places, unknown
 from graphdoc.surgeon.edit_names import apply_names, change_dims, dim_symbols, is_symbol
 from graphdoc.surgeon.edit_opset import convert_opset
-from graphdoc.surgeon.edit_types import refresh, type_name
+from graphdoc.surgeon.edit_types import dims_of, refresh, type_name
 from graphdoc.surgeon.writer import write_model
 
 
@@ -54,10 +54,11 @@ def chain(
 ) -> Merged:
     """Feed outputs of the first model to inputs of the second.
 
-    connections: output of the first → input of the second; by default those of equal names, or the only output
-    and the only input. Inputs that are not fed and outputs that nothing reads stay those of the whole.
-    keep_outputs: outputs that are read stay outputs too. prefix: as for :func:`merge`. Both models stay as they
-    are.
+    connections: output of the first → input of the second; by default those of equal names, or the only
+    output and the only input. Inputs that are not fed and outputs that nothing reads stay those of the
+    whole.
+    keep_outputs: outputs that are read stay outputs too. prefix: as for :func:`merge`. Both models stay as
+    they are.
 
     Raises UsageError for unknown names or an input fed twice; ModelError when dtypes or shapes do not fit, or
     the two cannot be brought to the same opsets.
@@ -86,7 +87,7 @@ def _prefix(model: ir.Model) -> str:
     return f"{model.graph.name or 'second'}/"
 
 
-def _taken(values: "ir._graph_containers._GraphIO") -> list[ir.Value]:
+def _taken(values: MutableSequence[ir.Value]) -> list[ir.Value]:
     found = list(values)
     values.clear()
     return found
@@ -124,13 +125,15 @@ def _check_pairs(pairs: Iterable[tuple[ir.Value, ir.Value]]) -> None:
             raise UsageError(f"input '{target.name}' is fed twice", next_step="feed each input once")
         seen.add(target)
         if source.type is not None and target.type is not None and source.type != target.type:
+            given, taken = type_name(source.type), type_name(target.type)
             raise ModelError(
-                f"'{source.name}' is {type_name(source.type)}, but '{target.name}' takes {type_name(target.type)}",
-                next_step=f"change one of them first: --set-dtype {source.name}={type_name(target.type)}",
+                f"'{source.name}' is {given}, but '{target.name}' takes {taken}",
+                next_step=f"change one of them first: --set-dtype {source.name}={taken}",
             )
         if not _shapes_fit(source.shape, target.shape):
+            has, takes = _words(source.shape), _words(target.shape)
             raise ModelError(
-                f"'{source.name}' is {_words(source.shape)}, but '{target.name}' takes {_words(target.shape)}",
+                f"'{source.name}' is {has}, but '{target.name}' takes {takes}",
                 next_step="insert a Reshape or Transpose between them",
             )
 
@@ -143,8 +146,7 @@ def _shapes_fit(a: ir.Shape | None, b: ir.Shape | None) -> bool:
 
 
 def _words(shape: ir.Shape | None) -> str:
-    dims = [getattr(dim, "value", dim) for dim in shape or ()]
-    return "×".join("?" if dim is None else str(dim) for dim in dims) or "scalar"
+    return "×".join("?" if dim is None else str(dim) for dim in dims_of(shape)) or "scalar"
 
 
 def _feed(model: ir.Model, target: ir.Value, source: ir.Value, outputs: list[ir.Value]) -> None:
@@ -185,7 +187,7 @@ def _aligned(first: ir.Model, second: ir.Model) -> tuple[ir.Model, ir.Model, tup
 
 
 def _make_apart(a: ir.Model, b: ir.Model, prefix: str, fed: Iterable[ir.Value] = ()) -> dict[str, str]:
-    """Rename what both models name: values, nodes, symbols of dims. The names of ``fed`` inputs do not matter."""
+    """Rename what both models name: values, nodes, symbols of dims, functions; ``fed`` inputs go anyway."""
     taken = Names(a)
     both = Names(a, b)
     skipped = set(fed)
@@ -254,8 +256,8 @@ def _join(a: ir.Model, b: ir.Model) -> None:
     a.graph.extend(nodes)
     for key, function in list(b.functions.items()):
         a.functions[key] = function
-    for key, text in b.metadata_props.items():
-        a.metadata_props.setdefault(key, text)
+    for name, text in b.metadata_props.items():
+        a.metadata_props.setdefault(name, text)
 
 
 def _adopt_initializers(a: ir.Model, b: ir.Model, without: Iterable[ir.Value] = ()) -> None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
 from graphdoc.surgeon.edit_find import Index, NodeLike, defined_in, places, subgraphs, unknown
+from graphdoc.surgeon.edit_types import dims_of
 from graphdoc.surgeon.reader import QUANTIZATION
 
 _SYMBOL = re.compile(r"[^\W\d][\w.]*")
@@ -83,7 +84,7 @@ def rename_node(model: ir.Model, node: NodeLike, name: str) -> None:
 
 
 def rename_dim(model: ir.Model, old: str, new: str) -> None:
-    """Rename a symbol of dims (``N`` → ``batch``) wherever a shape names it, in expressions such as ``2*N`` too.
+    """Rename a symbol of dims (``N`` → ``batch``) wherever a shape names it, in expressions (``2*N``) too.
 
     Raises UsageError when no shape names it, or the new symbol is in use already: that would state that two
     sizes are equal.
@@ -102,8 +103,7 @@ def dim_symbols(model: ir.Model) -> list[str]:
     """Return the symbols that shapes name, in the order of the graph; the parts of expressions too."""
     found: dict[str, None] = {}
     for value in _all_values(model):
-        for dim in value.shape or ():
-            text = getattr(dim, "value", dim)
+        for text in dims_of(value.shape):
             if isinstance(text, str):
                 found.update(dict.fromkeys((text, *_SYMBOL.findall(text))))
     return list(found)
@@ -123,7 +123,7 @@ def change_dims(model: ir.Model, symbols: Mapping[str, str]) -> None:
 
 def substituted(shape: ir.Shape, symbols: Mapping[str, str]) -> ir.Shape:
     """Return a shape with symbols replaced; what becomes a number is one."""
-    dims = [_dim(getattr(dim, "value", dim), symbols) for dim in shape]
+    dims = [_dim(dim, symbols) for dim in dims_of(shape)]
     return ir.Shape(dims, denotations=[shape.get_denotation(axis) for axis in range(len(dims))])
 
 
@@ -146,7 +146,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {"floor": math.floor, "ceil": math
 
 
 def arithmetic(text: str) -> int | None:
-    """Return the size that an expression of numbers means (``2*3 + floor(7/2)``), None when it is something else."""
+    """Return the size that an expression of numbers means (``2*3 + floor(7/2)``), None for anything else."""
     try:
         size = _evaluate(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionError):

@@ -1,6 +1,6 @@
 """New nodes: checked against the operator's schema and the types of their inputs before they join a graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ PLAIN_INITIALIZERS = 4
 
 
 def new_tensor(content: Any, name: str = "") -> ir.TensorProtocol:
-    """Return a tensor; Python floats are float32, whole numbers int64. bfloat16, float8, int4 stay what they are.
+    """Return a tensor; Python floats become float32, whole numbers int64; arrays keep their dtype.
 
     Raises UsageError for what is no array of numbers, truth values or strings.
     """
@@ -85,7 +85,7 @@ class Literal:
 def _settled(
     op: str, domain: str, version: int, inputs: Sequence[Resolved], types: Mapping[ir.Value, Kind]
 ) -> list[ir.Value | ir.TensorProtocol | None]:
-    """Return the inputs with literals as tensors, typed like the inputs that share their type in the schema."""
+    """Return the inputs with literals as tensors, typed like the inputs that must have the same type."""
     classes = type_classes(canonical_domain(domain), op, version, len(inputs))
     known_types: dict[str, ir.DataType] = {}
     for value, group in zip(inputs, classes, strict=True):
@@ -118,23 +118,21 @@ def _attribute(op: str, name: str, value: Any, kind: int | None) -> ir.Attr:
         raise ModelError(f"{op} does not take {name}={value!r}: it needs {expected}") from error
 
 
-_CASTS = {
-    ir.AttributeType.INT: int,
-    ir.AttributeType.FLOAT: float,
-    ir.AttributeType.INTS: lambda items: [_whole(item) for item in items],
-    ir.AttributeType.FLOATS: lambda items: [float(item) for item in items],
-}
-
-
 def _whole(value: Any) -> int:
     if value != int(value):
         raise ValueError(value)
     return int(value)
 
 
+_CASTS: dict[ir.AttributeType, Callable[[Any], Any]] = {
+    ir.AttributeType.INT: _whole,
+    ir.AttributeType.FLOAT: float,
+    ir.AttributeType.INTS: lambda items: [_whole(item) for item in items],
+    ir.AttributeType.FLOATS: lambda items: [float(item) for item in items],
+}
+
+
 def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
-    if kind == ir.AttributeType.INT:
-        return _whole(value)
     if kind in _CASTS:
         return _CASTS[kind](value)
     if isinstance(value, np.ndarray) or kind == ir.AttributeType.TENSOR:
@@ -226,7 +224,7 @@ class Draft:
 def constant(model: ir.Model, place: Place, tensor: ir.TensorProtocol, title: str, names: Names) -> ir.Value:
     """Return a new value with a tensor's content.
 
-    It is an initializer (up to IR version 3 listed as an input too), in functions the output of a Constant node.
+    It is an initializer (up to IR version 3 listed as an input too); in functions a Constant node makes it.
     """
     kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
     tensor.name = title
@@ -344,12 +342,8 @@ def _operand(name: str, item: ir.Value | ir.TensorProtocol, types: Mapping[ir.Va
         kind, shape = types[item]
     else:
         kind, shape = ir.TensorType(item.dtype), ir.Shape(item.shape.numpy())
-    small = tensor is not None and tensor.size <= KEPT
-    if isinstance(item, ir.Value) and not (item.is_initializer() and not item.is_graph_input()):
-        small = False
-    copy = (
-        ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
-        if small and tensor.dtype != ir.DataType.STRING
-        else None
-    )
+    fixed = not isinstance(item, ir.Value) or (item.is_initializer() and not item.is_graph_input())
+    copy = None
+    if tensor is not None and fixed and tensor.size <= KEPT and tensor.dtype != ir.DataType.STRING:
+        copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype)
     return ir.Value(name=name, type=kind, shape=shape, const_value=copy)

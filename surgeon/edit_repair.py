@@ -237,8 +237,8 @@ def _target(
 def falls_into(old_in: Sequence[Dim], old_out: Sequence[Dim], axis: int) -> int | None:
     """Return the dim of a Reshape's result that a dim of its input goes into, None when that is not clear.
 
-    The dims of both sides are taken from the left in groups of equal size: [1, 12, 64] → [1, 768] has the groups
-    1 → 1 and 12, 64 → 768.
+    The dims of both sides are taken from the left in groups of equal size: [1, 12, 64] → [1, 768] has the
+    groups 1 → 1 and 12, 64 → 768.
     """
     for ins, outs in _groups(old_in, old_out) or ():
         if axis not in ins:
@@ -341,7 +341,7 @@ def _even_out(work: _Work, node: ir.Node, axis: int, rank: int, *, keep_ones: bo
 def _spread(
     work: _Work, node: ir.Node, position: int, axis: int, source: tuple[ir.Value, int], broadcasts: bool
 ) -> None:
-    """Let a node read an operand that has the size of ``source`` along ``axis``, if all its slices are equal."""
+    """Bring an operand to the size of ``source`` along ``axis``, if all its slices are equal."""
     value = node.inputs[position]
     shape = None if value is None else work.before.get(value)
     if value is None or shape is None:
@@ -431,8 +431,9 @@ def _words(items: Sequence[Any]) -> str:
 
 
 _BROADCASTING = (
-    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Greater", "Less", "GreaterOrEqual",
-    "LessOrEqual", "Where", "Min", "Max", "Sum", "Mean", "PRelu", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "MatMul",
+    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Greater", "Less", "Where",
+    "GreaterOrEqual", "LessOrEqual", "Min", "Max", "Sum", "Mean", "PRelu", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor", "MatMul",
 )  # fmt: skip
 _RULES: dict[str, Callable[[_Work, ir.Node], None]] = {
     "Reshape": _reshape,

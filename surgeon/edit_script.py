@@ -19,8 +19,8 @@ def run_script(model: ir.Model, path: Path) -> ir.Model:
 
     The file is run as it is, with all that Python may do: run only files that you trust.
 
-    Raises UsageError when the file is missing, is no Python or has no such function; ModelError when it fails,
-    names the line, or returns something else than a model.
+    Raises UsageError when the file is missing, is no Python or has no such function; ModelError when it
+    fails, names the line, or returns something else than a model.
     """
     function = _function(path)
     try:

@@ -1,4 +1,4 @@
-"""Sizes of inputs: fix a symbol, free a fixed size, change one; and what inside the model knew the old size."""
+"""Sizes of inputs: fix a symbol, free a fixed size, change one; and what in the model knew the old size."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from graphdoc.engine.errors import UsageError
 from graphdoc.surgeon.edit_find import Index, ValueLike, unknown
 from graphdoc.surgeon.edit_names import change_dims, dim_symbols, is_symbol
 from graphdoc.surgeon.edit_repair import Repairs, repair
-from graphdoc.surgeon.edit_types import refresh
+from graphdoc.surgeon.edit_types import dims_of, refresh
 
 Dim = int | str | None
 
@@ -16,7 +16,8 @@ Dim = int | str | None
 def freeze(model: ir.Model, sizes: Mapping[str, int]) -> Repairs:
     """Fix symbols of dims: ``{"N": 1}`` everywhere, ``{"x.0": 1}`` one dim of an input that has no symbol.
 
-    Expressions are worked out (``2*N`` → 2). What the model computes does not change, for inputs of that size.
+    Expressions are worked out (``2*N`` → 2). What the model computes does not change, for inputs of that
+    size.
 
     Raises UsageError for a symbol that no shape names, or a size that is none.
     """
@@ -76,7 +77,8 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
 
     Where a fixed size changes, what inside the model knew it is repaired as by :func:`free`.
 
-    Returns what was repaired and what could not be. Raises UsageError when it is no input or has another rank.
+    Returns what was repaired and what could not be. Raises UsageError when it is no input or has another
+    rank.
     """
     found = Index(model).value(value)
     if not any(found is each for each in model.graph.inputs):
@@ -103,7 +105,7 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
 
 def resize(model: ir.Model, value: ir.Value, dims: Mapping[int, Dim]) -> Repairs:
     """Change dims of an input and repair what knew the old ones."""
-    old = [getattr(dim, "value", dim) for dim in value.shape or ()]
+    old = dims_of(value.shape)
     new = [dims.get(axis, dim) for axis, dim in enumerate(old)]
     changed = [axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
     fixed = [axis for axis in changed if isinstance(old[axis], int)]

@@ -1,7 +1,7 @@
 """A node in one line of text: ``[name] y, z = domain.Op <axis = 1, mode = "linear"> (x, w, 0.5, [1, -1])``.
 
-Name, outputs and domain may be left out. Inputs are names, numbers, lists, or nothing for one that is left out.
-Names hold anything but blanks and the signs of this form; others go in double quotes.
+Name, outputs and domain may be left out. Inputs are names, numbers, lists, or nothing for one that is left
+out. Names hold anything but blanks and the signs of this form; others go in double quotes.
 """
 
 import ast
@@ -51,7 +51,7 @@ def parse_node(text: str) -> NodeText:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas, those inside brackets and quotes kept together; none for blank text."""
+    """Return the parts between commas outside brackets and quotes; none for blank text."""
     parts, depth, quoted = [""], 0, False
     for sign in text:
         quoted ^= sign == '"'

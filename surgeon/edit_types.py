@@ -1,4 +1,4 @@
-"""Types of values around an edit: what is known of them, and what becomes of those that follow from a changed one."""
+"""Types of values around an edit: what is known of them, and what becomes of those that follow."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -50,6 +50,11 @@ def inferred(model: ir.Model, *, strict: bool = False) -> onnx.ModelProto:
         return proto
 
 
+def dims_of(shape: ir.Shape | None) -> list[int | str | None]:
+    """Return the dims of a shape: sizes, symbols, None for unknown; none when the rank is unknown."""
+    return [dim if isinstance(dim, int) else dim.value for dim in shape or ()]
+
+
 Kind: TypeAlias = tuple[Any, ir.Shape | None]
 """Type and shape of a value, None where unknown."""
 
@@ -78,7 +83,7 @@ def _join(value: ir.Value, fact: TensorType) -> Kind:
 
 
 def _code(dtype: np.dtype[Any]) -> ir.DataType:
-    return ir.DataType.STRING if dtype == object else ir.DataType.from_numpy(dtype)
+    return ir.DataType.STRING if dtype.kind == "O" else ir.DataType.from_numpy(dtype)
 
 
 def _ask_onnx(model: ir.Model, found: dict[ir.Value, Kind]) -> None:
@@ -101,7 +106,7 @@ def honest(shape: ir.Shape | None) -> ir.Shape | None:
     """Return a shape without the symbols that shape inference made up."""
     if shape is None:
         return None
-    dims = [getattr(dim, "value", dim) for dim in shape]
+    dims = dims_of(shape)
     return ir.Shape([None if isinstance(d, str) and d.startswith("unk__") else d for d in dims])
 
 
@@ -160,8 +165,8 @@ def followers(value: ir.Value, owners: Mapping[ir.Graph, ir.Node | None]) -> Ite
 def refresh(model: ir.Model, changed: Iterable[ir.Value]) -> None:
     """Infer anew the types of all that follows from changed values.
 
-    Declared shapes that no longer hold go; what inference cannot tell stays unknown. Outputs of the model keep
-    their declared dtype unless inference finds another one.
+    Declared shapes that no longer hold go; what inference cannot tell stays unknown. Outputs of the model
+    keep their declared dtype unless inference finds another one.
     """
     index = Index(model)
     stale = [value for value in downstream(index, changed) if value.name]

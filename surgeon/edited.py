@@ -9,7 +9,8 @@ SCHEMA = "graphdoc.edit/1"
 class Edited:
     """The outcome of a list of edits. Truthy when the result was written and nothing is left to repair.
 
-    steps: (verb, what was done); a verb of "" belongs to the one before. nodes_before, nodes_after: of all graphs.
+    steps: (verb, what was done); a verb of "" belongs to the one before. nodes_before, nodes_after: of all
+    graphs.
     checked: how the result was checked, "" when it was not. wrong: how its outputs differ although they must
     not; then nothing was written. left: what still needs the old sizes.
     """

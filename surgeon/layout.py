@@ -17,7 +17,8 @@ class Layout:
     """What is written where.
 
     location: a file name relative to the model's folder for all weights together, or, ending in "/", a folder
-    with a file for each; "" keeps all weights in the model. threshold: bytes; smaller weights stay in the model.
+    with a file for each; "" keeps all weights in the model. threshold: bytes; smaller weights stay in the
+    model.
 
     Raises UsageError for a negative threshold.
     """

@@ -84,14 +84,15 @@ def _with_verbs(function: Any) -> Any:
 @click.option("--json", "json_", metavar="FILE|-", help="Write what was done as JSON; - is stdout.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
 @click.pass_context
-def command(ctx: click.Context, **options: Any) -> int:
+def command(ctx: click.Context, /, **options: Any) -> int:
     """Edit a model; the edits are applied in the order given.
 
     Values go by name; inside a subgraph by the way to it, as in  graphdoc inspect MODEL --layers.  Edits that
-    must not change the outputs are verified by running original and result; all others are checked and loaded.
+    must not change the outputs are verified by running original and result; all others are checked and
+    loaded.
 
-    Exit codes: 0 written, 1 the outputs differ where they must not (nothing is written) or something could not
-    be repaired, 2 an edit cannot be done, 3 the model, or what would become of it, is not sound.
+    Exit codes: 0 written, 1 the outputs differ where they must not (nothing is written) or something could
+    not be repaired, 2 an edit cannot be done, 3 the model, or what would become of it, is not sound.
 
     \\b
       graphdoc edit m.onnx -o part.onnx --extract conv1_out:pool5

@@ -112,7 +112,9 @@ class Interpreter:
         """Return NumPy scalars as arrays of rank 0, and floats promoted in truth mode."""
         if isinstance(value, np.generic):
             value = np.asarray(value)
-        if self._truth and hasattr(value, "dtype") and value.dtype.name in _PROMOTED:
+        if not self._truth:
+            return value
+        if hasattr(value, "dtype") and value.dtype.name in _PROMOTED:
             return value.astype(np.float64)
         return value
 
@@ -131,6 +133,7 @@ class _Run:
         self._turn: dict[str, int] = {}
         self._left = watch.budget
         self._rng = np.random.default_rng(watch.seed)
+        self._watched = bool(watch.taps or watch.given or watch.noise)
 
     def body(self, body: Body, frame: Frame) -> tuple[Any, ...]:
         """Run all steps of a body over ``frame``, which holds inputs and captured values."""
@@ -141,9 +144,10 @@ class _Run:
                 frame[value] = self._record(
                     qualified(body.scope, str(value.name)), frame.get(value), nested=True
                 )
+        nested, all_wanted = body.scope != MAIN, self.watch.only is None
         for step in body.steps:
-            if self._wanted(step, nested=body.scope != MAIN):
-                self._step(step, frame, nested=body.scope != MAIN)
+            if all_wanted or self._wanted(step, nested=nested):
+                self._step(step, frame, nested=nested)
             else:
                 self._skip(step, frame)
             for value in step.frees:
@@ -164,19 +168,28 @@ class _Run:
                 frame[value] = self._given(key, None)
 
     def _step(self, step: Step, frame: Frame, *, nested: bool) -> None:
+        timings = self.watch.timings
+        results = self._compute(step, frame) if timings is None else self._timed(step, frame, timings)
+        for value, key, result in zip(step.outputs, step.keys, results, strict=False):
+            result = self.owner.normal(result)
+            if self._watched:
+                result = self._record(key, self._noisy(key, result), nested=nested)
+            frame[value] = result
+
+    def _timed(self, step: Step, frame: Frame, timings: dict[str, float]) -> tuple[Any, ...]:
         started = time.perf_counter()
         results = self._compute(step, frame)
-        if self.watch.timings is not None:
-            spent = self.watch.timings.get(step.keys[0], 0.0)
-            self.watch.timings[step.keys[0]] = spent + time.perf_counter() - started
-        for value, key, result in zip(step.outputs, step.keys, results, strict=False):
-            frame[value] = self._record(key, self._noisy(key, self.owner.normal(result)), nested=nested)
+        timings[step.keys[0]] = timings.get(step.keys[0], 0.0) + time.perf_counter() - started
+        return results
 
     def _compute(self, step: Step, frame: Frame) -> tuple[Any, ...]:
-        arguments = [None if v is None else frame.get(v) for v in step.inputs]
-        bodies = {name: _Bound(self, body, frame) for name, body in step.bodies.items()}
+        arguments = [frame.get(value) for value in step.inputs]
         try:
-            results = step.run(*arguments, **bodies)
+            if step.bodies:
+                bodies = {name: _Bound(self, body, frame) for name, body in step.bodies.items()}
+                results = step.run(*arguments, **bodies)
+            else:
+                results = step.run(*arguments)
         except GraphdocError:
             raise
         except Exception as error:

@@ -21,21 +21,29 @@ STRING = np.dtype(object)
 def _position(call: Call, keys: np.ndarray[Any, Any], x: Array, *, last: bool = False) -> Array:
     """Return where each element of x stands among the keys, −1 where nowhere; int64 of x's shape.
 
-    A repeated key counts where it stands first, or last. NaN equals NaN.
+    A repeated key counts where it stands first, or last. NaN equals NaN. The keys are the node's attributes:
+    what is made of them is kept.
     """
+    memo = call.memo
     if x.dtype == STRING:
-        order = range(len(keys)) if last else range(len(keys) - 1, -1, -1)
-        index = {keys[i]: i for i in order}
+        if "index" not in memo:
+            order = range(len(keys)) if last else range(len(keys) - 1, -1, -1)
+            memo["index"] = {keys[i]: i for i in order}
+        index = memo["index"]
         found = np.fromiter((index.get(item, -1) for item in x.ravel()), np.int64, x.size)
         return found.reshape(x.shape)
     if not len(keys):
         return call.xp.full(x.shape, -1, np.int64)
-    order_of = len(keys) - 1 - np.arange(len(keys)) if last else np.arange(len(keys))
-    sorted_keys, first = np.unique(keys[order_of], return_index=True)
-    standing = call.xp.asarray(order_of[first])
-    table = call.xp.asarray(sorted_keys)
-    at = call.xp.clip(call.xp.searchsorted(table, x), 0, len(sorted_keys) - 1)
-    equal = (table[at] == x) | ((table[at] != table[at]) & (x != x))
+    if "sorted" not in memo:
+        order_of = len(keys) - 1 - np.arange(len(keys)) if last else np.arange(len(keys))
+        sorted_keys, first = np.unique(keys[order_of], return_index=True)
+        memo["sorted"] = call.xp.asarray(sorted_keys), call.xp.asarray(order_of[first])
+    table, standing = memo["sorted"]
+    at = call.xp.minimum(call.xp.searchsorted(table, x), len(table) - 1)
+    nearest = table[at]
+    equal = nearest == x
+    if table.dtype.kind == "f":
+        equal |= (nearest != nearest) & (x != x)
     return call.xp.where(equal, standing[at], -1)
 
 

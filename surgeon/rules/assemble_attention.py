@@ -53,7 +53,7 @@ class Attention(AssembleRule):
         scale *= of_q * of_k
         if not 0 < scale < np.inf:
             return Refusal(f"the scale is {scale:g}")
-        return op.Attention(q, _keys(op, kt, context), v, match["mask"], scale=scale)
+        return op.Attention(q, _keys(op, kt, context), v, _mask(op, q, match), scale=scale)
 
 
 def _mask_fault(match: Match, scores: tuple[Dim, ...]) -> Refusal | None:
@@ -71,6 +71,16 @@ def _mask_fault(match: Match, scores: tuple[Dim, ...]) -> Refusal | None:
     if shape[-1] != scores[-1]:
         return Refusal(f"the last axis of the mask is {shape[-1]}, that of the scores {scores[-1]}")
     return None
+
+
+def _mask(op: Builder, q: ir.Value, match: Match) -> ir.Value | None:
+    """Return the mask, if need be spread over the rows of Q: ONNX Runtime wants a row for each."""
+    mask: ir.Value | None = match["mask"]
+    shape, rows = (None if mask is None else shape_of(match, "mask")), shape_of(match, "q")
+    if mask is None or shape is None or rows is None or shape[-2] == rows[2]:
+        return mask
+    spread: ir.Value = op.Expand(mask, op.Concat(op.Shape(q, start=2, end=3), op.constant([1]), axis=0))
+    return spread
 
 
 def _dims(shape: tuple[Dim, ...]) -> str:

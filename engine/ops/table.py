@@ -51,8 +51,8 @@ class TensorType:
     dtype: NumPy or ml_dtypes dtype (object for strings), None when unknown.
     shape: one Dim per axis, None when the rank is unknown.
     value: the content when it is a known constant, else None.
-    elements: of an integer or bool tensor of rank 0 or 1 with at most 64 entries, one Dim per entry: what is
-        known of its content; None when nothing is. Follows from ``value`` where that is known.
+    elements: of an integer or bool tensor with at most 64 entries, one Dim per entry in row-major order: what
+        is known of its content; None when nothing is. Follows from ``value`` where that is known.
     """
 
     dtype: np.dtype[Any] | None = None
@@ -62,7 +62,7 @@ class TensorType:
 
     def __post_init__(self) -> None:
         value = self.value
-        if value is not None and value.ndim <= 1 and value.size <= MAX_ELEMENTS and value.dtype.kind in "iub":
+        if value is not None and value.size <= MAX_ELEMENTS and value.dtype.kind in "iub":
             object.__setattr__(self, "elements", tuple(map(int, value.reshape(-1).tolist())))
 
 
@@ -152,6 +152,7 @@ FAMILIES = (
     "conv_transpose",
     "einsum",
     "elementwise",
+    "experimental",
     "gather",
     "gradient",
     "image",
@@ -166,6 +167,7 @@ FAMILIES = (
     "ms_fused",
     "ms_misc",
     "ms_moe",
+    "ms_more",
     "ms_nbits",
     "ms_norm",
     "ms_quant",

@@ -90,7 +90,7 @@ def _fill(g: Builder, count: int) -> None:
 def _model(g: Builder) -> onnx.ModelProto:
     made = {n for node in g.nodes for n in node.output}
     read = {n for node in g.nodes for n in node.input}
-    shown = [v for v in g.pool if v.name in made and v.name not in g.hidden]
+    shown = [v for v in g.pool if v.name in made and v.name not in g.hidden and not _untyped(v.array)]
     ends = [v for v in shown if v.name not in read]
     outputs = [v for v in ends if g.chance(0.8)] + [v for v in shown if v.name in read and g.chance(0.1)]
     outputs = outputs or (ends or shown)[-1:] or [_identity(g)]
@@ -103,6 +103,11 @@ def _model(g: Builder) -> onnx.ModelProto:
 
 def _identity(g: Builder) -> Value:
     return g.add("Identity", [g.fresh("float32", (2,))])
+
+
+def _untyped(array: Any) -> bool:
+    """Whether it is an empty sequence, which does not tell what it would hold."""
+    return isinstance(array, list) and not array
 
 
 def _rank(value: Value) -> int:

@@ -10,7 +10,7 @@ What holds the layers together is tested without limits: a free run, whose layer
 the bit what the layers give one at a time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from onnx import helper
 
 from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.interpreter import Interpreter, Watch
-from tests.engine.random_builder import TEXT, lone_node
+from tests.engine.random_builder import TEXT, captured, info, lone_node
 from tests.engine.random_reasons import Suspect, explain, explain_refusal
 
 UNITS = 4
@@ -213,12 +214,61 @@ def _second_look(
         outcome.limited += 1
         return
     suspect = Suspect(node, index, opset, [known.get(n) for n in node.input], a, b, truth, limit)
-    reason = explain(suspect)
+    reason = explain(suspect) or _inside(node, known, opset, outcome)
     if reason:
         outcome.reasons[reason] = outcome.reasons.get(reason, 0) + 1
     else:
         text = complaint(a, b, truth, limit)
         outcome.differences.append(Difference(node.output[index], node.op_type, text, alone, given))
+
+
+def _inside(node: onnx.NodeProto, known: Mapping[str, Any], opset: int, outcome: Outcome) -> str:
+    """Judge the branch that an If took, or the first turn of a body, as a graph of its own.
+
+    Returns a reason when something inside differs but all of it is explained: the node's result carries that on.
+    """
+    body, inputs = _running(node, known)
+    if body is None:
+        return ""
+    model, feeds = _own_model(body, inputs, known, opset)
+    inner = judge(model, feeds)
+    outcome.differences.extend(inner.differences)
+    if inner.differences:
+        return "seen inside its body"
+    for name, count in inner.reasons.items():
+        outcome.reasons[name] = outcome.reasons.get(name, 0) + count
+    differs = not inner.refused and inner.exact < inner.values
+    return "rounding inside a body, carried on" if differs else ""
+
+
+def _running(node: onnx.NodeProto, known: Mapping[str, Any]) -> tuple[onnx.GraphProto | None, list[Any]]:
+    """Return the body that runs first, and what its inputs are then."""
+    graphs = {a.name: a.g for a in node.attribute if a.HasField("g")}
+    values = [known.get(n) for n in node.input]
+    if node.op_type == "If":
+        return graphs["then_branch" if bool(values[0]) else "else_branch"], []
+    if node.op_type == "Loop":
+        return graphs["body"], [np.array(0, dtype=np.int64), np.array(True), *values[2:]]
+    if node.op_type == "Scan":
+        count = next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+        states = values[: len(values) - count]
+        return graphs["body"], [*states, *(v[0] for v in values[len(values) - count :])]
+    return None, []
+
+
+def _own_model(
+    body: onnx.GraphProto, inputs: Sequence[Any], known: Mapping[str, Any], opset: int
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Return a body as a model whose inputs are its own and what it reads from around."""
+    holder = helper.make_node("If", [], [], then_branch=body)
+    feeds = {name: known[name] for name in sorted(captured(holder))}
+    feeds |= {i.name: v for i, v in zip(body.input, inputs, strict=True)}
+    graph = onnx.GraphProto()
+    graph.CopyFrom(body)
+    del graph.input[:]
+    del graph.value_info[:]
+    graph.input.extend(info(name, value) for name, value in feeds.items())
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), feeds
 
 
 SIGNED_ZEROS = frozenset(
@@ -331,18 +381,21 @@ def complaint(a: Any, b: Any, truth: Any, limit: Any) -> str:
     other = ~((a == b) | ((a != a) & (b != b)))
     if not other.any():
         return "signs of zero differ"
-    place = _worst(a, b, other)
+    place = _worst(a, b, other, limit)
     true = "" if truth is None or truth.shape != a.shape else f", float64 {truth[place]}"
     if true and limit is not None:
         true += f" ± {limit[place]:.3g}"
     return f"{a.dtype}{list(a.shape)}, {other.sum()} elements, at {place}: {a[place]} for {b[place]}{true}"
 
 
-def _worst(a: Any, b: Any, other: Any) -> tuple[int, ...]:
-    """Return where two arrays differ most, relative to the larger element."""
+def _worst(a: Any, b: Any, other: Any, limit: Any) -> tuple[int, ...]:
+    """Return where two arrays differ most: beside the limit where there is one, else beside the larger element."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
-        gap = np.where(other, np.abs(x - y) / np.maximum(np.abs(x), np.abs(y)), -1.0)
+        size = np.maximum(np.abs(x), np.abs(y))
+        if limit is not None and limit.shape == a.shape:
+            size = size * 1e-7 + limit
+        gap = np.where(other, np.abs(x - y) / size, -1.0)
     flat = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
     return tuple(int(i) for i in np.unravel_index(flat, a.shape))
 

@@ -73,7 +73,7 @@ def branch(g: Builder, op: str) -> None:
     for name in ("then_branch", "else_branch"):
         body = _body(g, name[0], outer)
         grow(body, g.number(1, 3), inner=False)
-        found = [_output(body, dtype) for dtype in dtypes]
+        found = [body.add("Identity", [_output(body, dtype)]) for dtype in dtypes]
         loose = [info(v.name, v.array, [None] * v.rank) for v in found]
         branches[name] = _graph(body, [], [helper.make_tensor_value_info(i.name, i.type.tensor_type.elem_type, None) for i in loose])
     g.add_many(op, [condition], len(dtypes), **branches)
@@ -282,7 +282,8 @@ def constant_expression(g: Builder, op: str) -> None:
         made = g.add(op, [g.source(np.array(g.chance(0.5)), constant=True), made, made])
     if op == "Cast":
         made = g.add(op, [made], to=element_type(x.dtype))
-    g.add("Add" if op != "Mul" else op, [x, made])
+    if op != "Transpose" or made.rank < 2:
+        g.add("Add" if op != "Mul" else op, [x, made])
 
 
 @recipe("Conv", "Gemm", "MatMul", first=9)

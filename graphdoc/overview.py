@@ -18,6 +18,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Look inside": (
         Entry("inspect", "inputs, layers, weights, operators"),
         Entry("lint", "find faults without running"),
+        Entry("diff", "what changed between two models"),
     ),
     "Change a model": (
         Entry("simplify", "fold, fuse, clean up, and check the result"),

@@ -140,13 +140,13 @@ def save_html(comparison: Comparison, path: str | os.PathLike[str]) -> None:
 
 def render_html(comparison: Comparison) -> str:
     """Return the page of a comparison; the same comparison gives the same text."""
-    script = Markup("\n".join(_source(name) for name in SCRIPTS))  # noqa: S704 - our own files
+    script = Markup("\n".join(source(name) for name in SCRIPTS))  # noqa: S704 - our own files
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             page=_page(comparison),
-            style=Markup(_source("report.css")),  # noqa: S704
+            style=Markup(source("report.css")),  # noqa: S704
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             columns=_json(layerdata.columns(comparison)),
@@ -156,7 +156,8 @@ def render_html(comparison: Comparison) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return the settings that all pages share."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -181,7 +182,8 @@ def _seen(value: Any) -> Any:
 
 
 @cache
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """Return the text of a file of templates/."""
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 

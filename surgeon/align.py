@@ -13,7 +13,7 @@ value of the region. Who reads a value decides before who makes it.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -49,11 +49,19 @@ class ValuePair:
 
 @dataclass(frozen=True, slots=True)
 class NodePair:
-    """Two nodes that do the same work; their outputs need not be a ValuePair, when others finish it."""
+    """Two nodes that do the same work; their outputs need not be a ValuePair, when others finish it.
+
+    a_scope, b_scope: the graphs they lie in. a_parameters, b_parameters: how they work: attributes with
+    defaults filled in, and constant inputs that other opsets have as attributes (tensors as digests).
+    """
 
     a: ir.Node
     b: ir.Node
     confidence: float
+    a_scope: str = ""
+    b_scope: str = ""
+    a_parameters: Mapping[str, Any] = field(default_factory=dict)
+    b_parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +90,21 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What stands for what, each list in execution order of A, or of B for what only B has."""
+    """What stands for what, each list in execution order of A, or of B for what only B has.
+
+    only_a_weights, only_b_weights: constants with their names; those that act as attributes are left out.
+    through_a, through_b: a value that Identity, Cast or quantisation hands on → the value that came in.
+    """
 
     values: tuple[ValuePair, ...]
     nodes: tuple[NodePair, ...]
     weights: tuple[WeightPair, ...]
     only_a: tuple[Alone, ...]
     only_b: tuple[Alone, ...]
+    only_a_weights: tuple[tuple[ir.Value, str], ...] = ()
+    only_b_weights: tuple[tuple[ir.Value, str], ...] = ()
+    through_a: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
+    through_b: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
 
     def names(self, least: float = 0.0) -> dict[str, str]:
         """Return tap name of A → tap name of B for pairs of at least this confidence."""
@@ -195,7 +211,7 @@ class _Aligner:
         for x in crossed.items:
             b.items[a.items[x]] = NONE
             a.items[x] = NONE
-        nodes = [(x, NodePair(a.side.items[x].node, b.side.items[y].node, a.score[x])) for x, y in items.items()]
+        nodes = [self._node_pair(x, y) for x, y in items.items()]
         weights = list(_weight_pairs(a.side, b.side, items))
         carried = list(_carriers(a, b, values, worth, weights))
         pairs = [*self._value_pairs(values, worth), *_twins(self, items, values)]
@@ -204,10 +220,28 @@ class _Aligner:
         order = a.side.number
         return Alignment(
             values=tuple(sorted(kept.values(), key=lambda pair: order[pair.a])),
-            nodes=(*(pair for _, pair in nodes), *(node for node, _ in carried)),
+            nodes=(*nodes, *(node for node, _ in carried)),
             weights=tuple(weights),
             only_a=tuple(_alone(a, b, values, {id(node.a) for node, _ in carried})),
-            only_b=tuple(_alone(b, a, {q: p for p, q in values.items()}, {id(node.b) for node, _ in carried})),
+            only_b=tuple(
+                _alone(b, a, {q: p for p, q in values.items()}, {id(node.b) for node, _ in carried})
+            ),
+            only_a_weights=tuple(_alone_weights(a.side, {pair.a for pair in weights})),
+            only_b_weights=tuple(_alone_weights(b.side, {pair.b for pair in weights})),
+            through_a=_through(a.side),
+            through_b=_through(b.side),
+        )
+
+    def _node_pair(self, x: int, y: int) -> NodePair:
+        left, right = self.a.side.items[x], self.b.side.items[y]
+        return NodePair(
+            left.node,
+            right.node,
+            self.a.score[x],
+            self.a.side.scopes[left.scope].name,
+            self.b.side.scopes[right.scope].name,
+            left.parameters,
+            right.parameters,
         )
 
     def _fit_shapes(self, values: dict[int, int], items: Mapping[int, int]) -> None:
@@ -236,7 +270,9 @@ class _Aligner:
         worth = min(self.matcher.worth(p), 0.99)
         made, read = self.a.makers(p), self.b.makers(q)
         together = made is not None and read is not None and self.a.items[made[0]] == read[0]
-        supported = self.matcher.support.get(p, 0) > 0 or p in map(self.a.side.root.__getitem__, self.a.side.outputs)
+        supported = self.matcher.support.get(p, 0) > 0 or p in map(
+            self.a.side.root.__getitem__, self.a.side.outputs
+        )
         if together and supported:
             return max(worth, 0.9)
         if supported:
@@ -263,7 +299,9 @@ def _layout(a: Shape, b: Shape) -> bool | None:
     """Return whether two shapes may be the same one, or a different one of the same elements, else None."""
     if a is None or b is None:
         return True
-    if len(a) == len(b) and all(x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(a, b, strict=True)):
+    if len(a) == len(b) and all(
+        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(a, b, strict=True)
+    ):
         return True
     known_a, known_b = [d for d in a if isinstance(d, int)], [d for d in b if isinstance(d, int)]
     if len(known_a) < len(a) or len(known_b) < len(b):
@@ -322,7 +360,9 @@ def _interface(a: Side, b: Side, left: list[int], right: list[int]) -> Iterator[
     taken = set(named.values())
     rest_a, rest_b = [p for p in left if p not in named], [q for q in right if q not in taken]
     if len(rest_a) == len(rest_b):
-        yield from ((p, q) for p, q in zip(rest_a, rest_b, strict=True) if _compatible(a.values[p], b.values[q]))
+        yield from (
+            (p, q) for p, q in zip(rest_a, rest_b, strict=True) if _compatible(a.values[p], b.values[q])
+        )
         return
     for p in rest_a:
         fitting = [q for q in rest_b if q not in taken and _compatible(a.values[p], b.values[q])]
@@ -338,7 +378,9 @@ def _compatible(a: ir.Value, b: ir.Value) -> bool:
     first, second = list(a.shape), list(b.shape)
     if len(first) != len(second):
         return False
-    return all(x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(first, second, strict=True))
+    return all(
+        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(first, second, strict=True)
+    )
 
 
 def _anchors(a: Side, b: Side) -> Iterator[tuple[int, int]]:
@@ -407,6 +449,22 @@ def _constants(left: Item, right: Item, a: Side, b: Side) -> Iterator[tuple[int,
             p, q = left.inputs[first], right.inputs[second]
             if p in a.weights and q in b.weights:
                 yield p, q
+
+
+def _alone_weights(side: Side, paired: set[ir.Value]) -> Iterator[tuple[ir.Value, str]]:
+    through = {
+        side.root[side.number[node.inputs[0]]] for node, _ in side.carriers if node.inputs[0] is not None
+    }
+    for number in side.weights:
+        value = side.values[number]
+        own = value.const_value is not None or (value.producer() is not None and not value.producer().inputs)
+        acts = value.uses() and not side.consumers.get(number)
+        if own and value not in paired and not acts and number not in through:
+            yield value, side.names[number]
+
+
+def _through(side: Side) -> dict[ir.Value, ir.Value]:
+    return {side.values[value]: side.values[root] for value, root in enumerate(side.root) if value != root}
 
 
 def _twins(aligner: _Aligner, items: Mapping[int, int], values: Mapping[int, int]) -> Iterator[ValuePair]:
@@ -492,7 +550,9 @@ def _into(half: Half, other: Half, values: Mapping[int, int], x: int) -> ir.Node
                 if value in values:
                     maker = other.makers(values[value])
                     return other.side.items[maker[0]].node if maker else None
-                following += [reader for reader, _ in half.side.consumers.get(value, ()) if reader not in seen]
+                following += [
+                    reader for reader, _ in half.side.consumers.get(value, ()) if reader not in seen
+                ]
         seen.update(following)
         level = list(dict.fromkeys(following))
     return None

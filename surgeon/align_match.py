@@ -296,7 +296,9 @@ class Matcher:
         """Free two values whose partners nobody else reads: who reads a value knows best what it holds."""
         if self.a.values.get(p, NONE) == q or p in self.a.side.weights:
             return p not in self.a.values and q not in self.b.values
-        holders = [value for value in (p, self.b.values.get(q, NONE)) if self.a.values.get(value, NONE) != NONE]
+        holders = [
+            value for value in (p, self.b.values.get(q, NONE)) if self.a.values.get(value, NONE) != NONE
+        ]
         if any(self.support.get(value, 0) for value in holders):
             return False
         for value in holders:
@@ -384,7 +386,9 @@ class Matcher:
         found: dict[int, int] = {}
         level = [value]
         for step in range(CLIMB):
-            items = [x for v in level for x, _ in self.readers(half, v) if half.items[x] == NONE and x not in found]
+            items = [
+                x for v in level for x, _ in self.readers(half, v) if half.items[x] == NONE and x not in found
+            ]
             for x in items:
                 found[x] = step
             if not items or len(found) > VISITED:

@@ -248,7 +248,9 @@ class _Reader:
                 yield Body(attribute.name, inner, inputs, outputs)
 
 
-_KEEPS = frozenset({"Gather", "Slice", "Reshape", "Squeeze", "Unsqueeze", "Concat", "Transpose", "Expand", "Tile"})
+_KEEPS = frozenset(
+    {"Gather", "Slice", "Reshape", "Squeeze", "Unsqueeze", "Concat", "Transpose", "Expand", "Tile"}
+)
 """Operators whose first output has the dtype of their first input, and that index arithmetic uses."""
 
 

@@ -109,7 +109,11 @@ class Weight:
         if array is None:
             return ("missing", self.shape, self.tensor.name)
         if array.dtype.kind in "OSUc":
-            return ("text", self.shape, hashlib.blake2b(repr(array.tolist()).encode(), digest_size=16).digest())
+            return (
+                "text",
+                self.shape,
+                hashlib.blake2b(repr(array.tolist()).encode(), digest_size=16).digest(),
+            )
         values = self.sample if self.sample is not None else np.zeros(0)
         if self.floating:
             with np.errstate(over="ignore"):

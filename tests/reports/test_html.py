@@ -288,11 +288,11 @@ def test_a_missing_folder_is_an_os_error(tmp_path):
 
 def test_the_template_may_not_use_what_is_not_there():
     with pytest.raises(jinja2.UndefinedError):
-        html._environment().from_string("{{ missing }}").render()
+        html.environment().from_string("{{ missing }}").render()
 
 
 def test_text_is_escaped_in_attributes_too():
-    template = html._environment().from_string('<a title="{{ name }}">{{ name }}</a>')
+    template = html.environment().from_string('<a title="{{ name }}">{{ name }}</a>')
     assert (
         template.render(name="\"<'\u202e") == '<a title="&#34;&lt;&#39;⟨U+202E⟩">&#34;&lt;&#39;⟨U+202E⟩</a>'
     )

@@ -18,10 +18,14 @@ from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.body import bound_attributes, listed_outputs, resolved, version_of
 from graphdoc.engine.functions import static_body
 from graphdoc.engine.infer_types import MAX_CONTENT, UNKNOWN, bind, claimed, declared_type, small
+from graphdoc.engine.ops.content import moved
 from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
 
 _LEGACY_IR = 4
 """Below this IR version every initializer is listed as an input, and means a constant all the same."""
+
+_RNG = np.random.default_rng(0)
+"""For the signature only: random operators are not computed."""
 
 _GRAPHS = frozenset({ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS})
 
@@ -240,6 +244,7 @@ class Frame:
         self.opsets = opsets
         self.arguments = arguments or {}
         self._differing = differing
+        self._rows: dict[tuple[str, str], tuple[Operator | None, int]] = {}
         self.memo: dict[ir.Value, TensorType] = dict(given)
 
     def of(self, value: ir.Value | None) -> TensorType:
@@ -329,17 +334,27 @@ class Frame:
         }
 
     def _node(self, node: ir.Node) -> tuple[TensorType, ...]:
-        domain, version = canonical_domain(node.domain), version_of(node, self.opsets)
-        function = self.facts.model.functions.get(node.op_identifier())
+        functions = self.facts.model.functions
+        function = functions.get(node.op_identifier()) if functions else None
         if function is not None:
             return self._call(function, node)
         if control.knows(node):
             return control.outputs(self, node)
-        row = find(domain, node.op_type, version)
+        row, version = self._row(node)
         if row is not None:
             return self._by_row(row, node, version)
-        body = _body(domain, node.op_type, version)
+        body = _body(canonical_domain(node.domain), node.op_type, version)
         return () if body is None else self._call(body, node)
+
+    def _row(self, node: ir.Node) -> tuple[Operator | None, int]:
+        """Return the row of the table for a node, and the version of its domain."""
+        key = (node.domain, node.op_type)
+        found = self._rows.get(key)
+        if found is None:
+            version = version_of(node, self.opsets)
+            found = find(canonical_domain(node.domain), node.op_type, version), version
+            self._rows[key] = found
+        return found
 
     def _call(self, function: ir.Function, node: ir.Node) -> tuple[TensorType, ...]:
         """Infer the body of a function for the inputs and attributes of one call."""
@@ -358,8 +373,10 @@ class Frame:
         if attributes is None:
             return ()
         types = self.inputs(node)
-        call = Call(version=version, outputs=listed_outputs(node))
+        call = Call(np, version, listed_outputs(node), False, _RNG)
         stated = _stated(row, call, types, attributes)
+        if any(known is not None and known.elements for known in types):
+            stated = _followed(row, call, types, attributes, stated)
         if row.random or not all(known is None or known.value is not None for known in types):
             return stated
         if node.op_type == "Constant" or not all(map(_computable, stated)) or not stated:
@@ -384,6 +401,20 @@ def _stated(
     except Exception:  # noqa: BLE001 (a node that a run would refuse states nothing)
         return ()
     return stated if isinstance(stated, tuple) else (stated,)
+
+
+def _followed(
+    row: Operator,
+    call: Call,
+    types: Sequence[TensorType | None],
+    attributes: Mapping[str, Any],
+    stated: tuple[TensorType, ...],
+) -> tuple[TensorType, ...]:
+    """Return what is stated, with entries that the node moves; without, where it would be refused."""
+    try:
+        return moved(row, call, types, attributes, stated)
+    except Exception:  # noqa: BLE001 (indices that a run would refuse)
+        return stated
 
 
 def _computable(known: TensorType) -> bool:

@@ -11,7 +11,7 @@ from graphdoc.engine.ops import content
 from graphdoc.engine.ops.dtypes import FLOAT8, FLOAT32, FLOAT64, STRING, DType, from_code, is_float, limits
 from graphdoc.engine.ops.host import strings, to_host
 from graphdoc.engine.ops.precision import narrow
-from graphdoc.engine.ops.table import Array, Call, TensorType, op
+from graphdoc.engine.ops.table import MAX_ELEMENTS, Array, Call, TensorType, op
 
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _INT64 = np.dtype(np.int64)
@@ -158,6 +158,8 @@ def _bits_type(call: Call, x: TensorType, *, to: int) -> TensorType:
 
 
 def _cast_like_type(call: Call, x: TensorType, like: TensorType, **_: Any) -> TensorType:
+    if x.value is not None and like.dtype is not None and x.value.size <= MAX_ELEMENTS:
+        return TensorType(like.dtype, x.shape, np.asarray(convert(np, x.value, call.real(like.dtype))))
     return content.cast_type(x, TensorType(like.dtype, x.shape))
 
 

@@ -4,14 +4,15 @@ Shapes are computed by ordinary operators (Shape → Gather → Mul → Concat �
 not hide the others. An entry is a Dim: an int, an expression of sizes, or None. A bool is the entry 0 or 1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from graphdoc.engine.ops import dims
 from graphdoc.engine.ops.shapes import BOOL, INT64, broadcast, broadcast_bool, broadcast_where, same_as_first
-from graphdoc.engine.ops.table import MAX_ELEMENTS, Call, Dim, Infer, TensorType
+from graphdoc.engine.ops.table import MAX_ELEMENTS, Call, Dim, Infer, Operator, TensorType
 
 Entries = tuple[Dim, ...]
 Operation = Callable[..., Dim]
@@ -25,19 +26,25 @@ _SYMBOLIC = frozenset(np.dtype(t) for t in (np.int32, np.int64))
 
 
 def entry_count(known: TensorType) -> int | None:
-    """Return the number of entries of a tensor of rank 0 or 1, None when unknown or more than 64."""
-    if known.shape is None or len(known.shape) > 1:
+    """Return the number of entries of a tensor, None when unknown or more than 64."""
+    if known.shape is None:
         return None
-    count = known.shape[0] if known.shape else 1
+    count = dims.product(known.shape)
     return count if isinstance(count, int) and count <= MAX_ELEMENTS else None
 
 
 def entries(known: TensorType | None) -> Entries | None:
-    """Return one Dim per entry of a tensor of rank 0 or 1; None when not even their number is known."""
+    """Return one Dim per entry of a tensor; None when not even their number is known."""
     if known is None or known.elements is not None:
         return None if known is None else known.elements
     count = entry_count(known)
     return None if count is None else (None,) * count
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    known = np.iinfo(dtype)
+    return int(known.min), int(known.max)
 
 
 def _kept(entry: Dim, dtype: np.dtype[Any]) -> Dim:
@@ -45,9 +52,14 @@ def _kept(entry: Dim, dtype: np.dtype[Any]) -> Dim:
     if dtype == BOOL:
         return entry if entry in (0, 1) else None
     if isinstance(entry, int):
-        limits = np.iinfo(dtype)
-        return entry if limits.min <= entry <= limits.max else None
+        low, high = _limits(dtype)
+        return entry if low <= entry <= high else None
     return entry if dtype in _SYMBOLIC else None
+
+
+def _sizes(known: TensorType) -> tuple[int, ...]:
+    """Return a shape of which all sizes are known."""
+    return tuple(dim for dim in known.shape or () if isinstance(dim, int))
 
 
 def with_entries(known: TensorType, found: Sequence[Dim] | None) -> TensorType:
@@ -57,7 +69,7 @@ def with_entries(known: TensorType, found: Sequence[Dim] | None) -> TensorType:
         return known
     kept = tuple(_kept(entry, dtype) for entry in found)
     if all(isinstance(entry, int) for entry in kept):
-        content = np.array(kept, dtype=dtype).reshape(() if not known.shape else (count,))
+        content = np.array(kept, dtype=dtype).reshape(_sizes(known))
         return TensorType(dtype, content.shape, content)
     return TensorType(dtype, known.shape, None, None if all(e is None for e in kept) else kept)
 
@@ -65,32 +77,32 @@ def with_entries(known: TensorType, found: Sequence[Dim] | None) -> TensorType:
 # ---- element by element -------------------------------------------------------------------------------
 
 
-def _column(known: Entries, count: int) -> Entries | None:
-    if len(known) == count:
-        return known
-    return known * count if len(known) == 1 else None
+def _column(known: TensorType, sizes: tuple[int, ...]) -> Entries | None:
+    """Return the entries of an input, broadcast to the sizes of the result."""
+    found = entries(known)
+    if found is None or _sizes(known) == sizes:
+        return found
+    places = np.arange(len(found)).reshape(_sizes(known))
+    return tuple(found[place] for place in np.broadcast_to(places, sizes).reshape(-1))
 
 
 def mapped(operation: Operation, infer: Infer = broadcast, options: Sequence[str] = ()) -> Infer:
-    """Return an infer: ``infer``, and ``operation`` on the entries where the result has rank 0 or 1.
+    """Return an infer: ``infer``, and ``operation`` on the entries of small integer tensors.
 
     options: attributes that the operation takes too.
     """
 
     def inferred(call: Call, *types: TensorType | None, **attributes: Any) -> TensorType:
         known: TensorType = infer(call, *types, **attributes)
-        count = entry_count(known)
-        if count is None or known.dtype is None or known.dtype.kind not in "iub":
+        given = [each for each in types if each is not None]
+        if known.dtype is None or known.dtype.kind not in "iub" or not any(t.elements for t in given):
             return known
-        given = [entries(each) for each in types if each is not None]
-        if all(each is None or not any(e is not None for e in each) for each in given):
+        if entry_count(known) is None:
             return known
-        columns = [None if each is None else _column(each, count) for each in given]
-        if any(column is None for column in columns):
-            return known
+        columns = [_column(each, _sizes(known)) for each in given]
         rows = zip(*(column for column in columns if column is not None), strict=True)
-        chosen_options = {name: attributes[name] for name in options if name in attributes}
-        return with_entries(known, [operation(*row, **chosen_options) for row in rows])
+        named = {name: attributes[name] for name in options if name in attributes}
+        return known if None in columns else with_entries(known, [operation(*row, **named) for row in rows])
 
     return inferred
 
@@ -200,31 +212,80 @@ def cast_type(source: TensorType, known: TensorType) -> TensorType:
 
 # ---- moving entries -----------------------------------------------------------------------------------
 
+_ORDERED = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators whose result has the elements of the first input in the same order."""
 
-def carried(source: TensorType, known: TensorType) -> TensorType:
-    """Return ``known`` with the entries of ``source``, whose elements it holds in the same order."""
-    return known if source.elements is None else with_entries(known, source.elements)
+_MOVED: Mapping[str, tuple[int, ...] | None] = {
+    "Compress": (0,),
+    "Concat": None,
+    "Expand": (0,),
+    "Gather": (0,),
+    "GatherElements": (0,),
+    "GatherND": (0,),
+    "ReverseSequence": (0,),
+    "Scatter": (0, 2),
+    "ScatterElements": (0, 2),
+    "ScatterND": (0, 2),
+    "Slice": (0,),
+    "Split": (0,),
+    "Tile": (0,),
+    "Transpose": (0,),
+}
+"""Operators that only move elements, and the inputs whose elements they are (None: all)."""
 
 
-def joined(types: Sequence[TensorType], known: TensorType) -> TensorType:
-    """Return ``known`` (tensors of rank 1 after one another) with their entries."""
-    if known.dtype is None or known.dtype.kind not in "iub" or entry_count(known) is None:
-        return known
-    rows = [entries(each) for each in types]
-    if any(row is None for row in rows):
-        return known
-    return with_entries(known, [entry for row in rows if row is not None for entry in row])
+def moved(
+    row: Operator,
+    call: Call,
+    types: Sequence[TensorType | None],
+    attributes: Mapping[str, Any],
+    stated: tuple[TensorType, ...],
+) -> tuple[TensorType, ...]:
+    """Return what is stated of the outputs, with the entries that an operator moves there.
+
+    The operator itself says where each goes: it is run on the entries' numbers.
+    """
+    if row.domain or not stated:
+        return stated
+    if row.name in _ORDERED and types and types[0] is not None and types[0].elements is not None:
+        return (with_entries(stated[0], types[0].elements), *stated[1:])
+    if row.name not in _MOVED or attributes.get("reduction", "none") != "none":
+        return stated
+    sources = _MOVED[row.name] or range(len(types))
+    if not any(
+        (known := types[place]) is not None and known.elements for place in sources if place < len(types)
+    ):
+        return stated
+    return _moved_by_number(row, call, types, attributes, sources) or stated
 
 
-def picked(data: TensorType, indices: TensorType, known: TensorType) -> TensorType:
-    """Return ``known`` (entries of ``data`` at constant indices) with what is known of them."""
-    if data.elements is None or indices.value is None or indices.value.ndim > 1:
-        return known
-    size = len(data.elements)
-    places = [int(place) for place in indices.value.reshape(-1)]
-    if any(not -size <= place < size for place in places):
-        return known
-    return with_entries(known, [data.elements[place] for place in places])
+def _moved_by_number(
+    row: Operator,
+    call: Call,
+    types: Sequence[TensorType | None],
+    attributes: Mapping[str, Any],
+    sources: Sequence[int],
+) -> tuple[TensorType, ...]:
+    listed: list[Dim] = []
+    arrays: list[np.ndarray[Any, Any] | None] = []
+    for place, known in enumerate(types):
+        found = entries(known) if place in sources else ()
+        if known is None:
+            arrays.append(None)
+        elif place not in sources and known.value is not None:
+            arrays.append(known.value)
+        elif place in sources and found is not None:
+            numbers = np.arange(len(listed), len(listed) + len(found))
+            arrays.append(numbers.reshape(_sizes(known)))
+            listed += found
+        else:
+            return ()
+    dtype = next((t.dtype for t in types if t is not None), None)
+    results = row.evaluate(call, *arrays, **attributes)
+    return tuple(
+        with_entries(TensorType(dtype, numbers.shape), [listed[number] for number in numbers.reshape(-1)])
+        for numbers in (results if isinstance(results, tuple) else (results,))
+    )
 
 
 def reduced_entries(operation: Callable[[Sequence[Dim]], Dim], infer: Infer) -> Infer:
@@ -232,9 +293,7 @@ def reduced_entries(operation: Callable[[Sequence[Dim]], Dim], infer: Infer) -> 
 
     def inferred(call: Call, data: TensorType, *rest: TensorType | None, **attributes: Any) -> TensorType:
         known: TensorType = infer(call, data, *rest, **attributes)
-        if data.elements is None or data.shape is None or known.shape not in ((), (1,)):
-            return known
-        if not data.elements or (known.shape == data.shape and attributes.get("noop_with_empty_axes")):
+        if not data.elements or entry_count(known) != 1:
             return known
         return with_entries(known, [operation(data.elements)])
 

@@ -474,6 +474,19 @@ def _extreme(
     return _function(name, *sorted(kept, key=lambda dim: (isinstance(dim, int), str(dim))))
 
 
+def never_one(dim: Dim) -> bool:
+    """Return whether a size is certainly not 1: at least 2, or a multiple of something else."""
+    if isinstance(dim, Size) and gcd(*dim.terms.values()) > 1:
+        return True
+    return at_least(dim, 2) or dim == 0
+
+
+def minimum_of(dim: Dim) -> tuple[Known, ...]:
+    """Return the sizes of which this one is the smallest; () when it is no minimum."""
+    function = dim.function if isinstance(dim, Size) else None
+    return function[1] if function is not None and function[0] == "min" else ()
+
+
 # ---- use ----------------------------------------------------------------------------------------------
 
 

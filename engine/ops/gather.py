@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from graphdoc.engine.ops.content import picked
 from graphdoc.engine.ops.host import axis_of, beside, namespace
 from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
@@ -20,8 +19,7 @@ def _gather_type(call: Call, data: TensorType, indices: TensorType, *, axis: int
     if data.shape is None or indices.shape is None:
         return TensorType(data.dtype)
     at = axis % len(data.shape)
-    known = TensorType(data.dtype, (*data.shape[:at], *indices.shape, *data.shape[at + 1 :]))
-    return picked(data, indices, known)
+    return TensorType(data.dtype, (*data.shape[:at], *indices.shape, *data.shape[at + 1 :]))
 
 
 @op("Gather", 1, 11, 13, infer=_gather_type)

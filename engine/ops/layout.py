@@ -1,12 +1,11 @@
 """Shape and order of elements: no value is computed, most results are views of the input."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.content import carried, entry_count, joined, with_entries
 from graphdoc.engine.ops.content import entries as sizes_of
 from graphdoc.engine.ops.dims import at_least, ceil_divide, floor_divide, subtract
 from graphdoc.engine.ops.host import axis_of, ints, namespace, scalar
@@ -62,7 +61,7 @@ def _reshape_type(
     target = old.get("shape") if shape is None else sizes_of(shape)
     if target is None:
         return TensorType(data.dtype)
-    return carried(data, TensorType(data.dtype, _reshaped(data.shape, target, allowzero)))
+    return TensorType(data.dtype, _reshaped(data.shape, target, allowzero))
 
 
 @op("Reshape", 5, 13, 14, 19, 21, 23, 24, 25, infer=_reshape_type)
@@ -113,7 +112,7 @@ def _transpose_type(call: Call, data: TensorType, *, perm: Sequence[int] | None 
     if data.shape is None:
         return TensorType(data.dtype, (None,) * len(perm) if perm else None)
     order = perm if perm is not None else range(len(data.shape))[::-1]
-    return carried(data, TensorType(data.dtype, tuple(data.shape[axis] for axis in order)))
+    return TensorType(data.dtype, tuple(data.shape[axis] for axis in order))
 
 
 @op("Transpose", 1, 13, 21, 23, 24, 25, infer=_transpose_type)
@@ -134,7 +133,7 @@ def _squeeze_type(
     every = [axis for axis, dim in enumerate(data.shape) if dim == 1]
     gone = every if axes is None else positive_axes(axes, len(data.shape))
     left = tuple(d for axis, d in enumerate(data.shape) if axis not in gone)
-    return carried(data, TensorType(data.dtype, left))
+    return TensorType(data.dtype, left)
 
 
 def _squeezed(data: Array, axes: Sequence[int] | None) -> Array:
@@ -164,7 +163,7 @@ def _unsqueeze_type(
     new = positive_axes(found, rank)
     dims = iter(data.shape)
     sizes = tuple(1 if axis in new else next(dims) for axis in range(rank))
-    return carried(data, TensorType(data.dtype, sizes))
+    return TensorType(data.dtype, sizes)
 
 
 def _ranked(shape: Shape | None, axes: TensorType | None) -> Shape | None:
@@ -201,9 +200,7 @@ def unsqueeze(call: Call, data: Array, axes: Array) -> Array:
 def _expand_type(call: Call, data: TensorType, shape: TensorType) -> TensorType:
     target = sizes_of(shape)
     dims = None if target is None else broadcast_shapes((data.shape, tuple(target)))
-    known = TensorType(data.dtype, dims)
-    repeats = entry_count(known) if data.elements and len(data.elements) == 1 else None
-    return carried(data, known) if repeats is None else with_entries(known, (data.elements or ()) * repeats)
+    return TensorType(data.dtype, dims)
 
 
 @op("Expand", 8, 13, infer=_expand_type)
@@ -249,17 +246,13 @@ def tile_1(call: Call, data: Array, tiles: Array, axis: Array) -> Array:
     return namespace(call, data).tile(data, counts)
 
 
-def _concat_type(call: Call, *types: TensorType, axis: int = 1, **attributes: Any) -> TensorType:
-    return joined(types, concatenated(call, *types, axis=axis))
-
-
-@op("Concat", 4, 11, 13, infer=_concat_type)
+@op("Concat", 4, 11, 13, infer=concatenated)
 def concat(call: Call, *inputs: Array, axis: int) -> Array:
     """The inputs joined along ``axis`` (ONNX Concat-13)."""
     return inputs[0] if len(inputs) == 1 else namespace(call, *inputs).concatenate(inputs, axis=axis)
 
 
-@op("Concat", 1, infer=_concat_type)
+@op("Concat", 1, infer=concatenated)
 def concat_1(call: Call, *inputs: Array, axis: int = 1) -> Array:
     """Concat whose axis defaults to 1 (ONNX Concat-1)."""
     return concat(call, *inputs, axis=axis)
@@ -285,18 +278,7 @@ def _split_type(
         sizes = [*[part] * (count - 1), subtract(dim, multiply_dims((part, count - 1)))]
         sizes = sizes if num_outputs else [part] * count
     sizes = sizes or [None] * call.outputs
-    types = [TensorType(data.dtype, with_dims(data.shape, {axis: size})) for size in sizes]
-    return tuple(types if data.elements is None else _split_entries(data.elements, types))
-
-
-def _split_entries(found: Sequence[Dim], types: Sequence[TensorType]) -> Iterator[TensorType]:
-    """Yield the parts of a tensor of rank 1 with their entries, as long as their sizes are known."""
-    start: int | None = 0
-    for known in types:
-        size = entry_count(known)
-        end = None if start is None or size is None else start + size
-        yield known if end is None else with_entries(known, found[start:end])
-        start = end
+    return tuple(TensorType(data.dtype, with_dims(data.shape, {axis: size})) for size in sizes)
 
 
 def _even_parts(size: int, count: int) -> list[int]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
+from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 Activation: TypeAlias = Callable[[Array], Array]
 State: TypeAlias = tuple[Array, ...]
@@ -232,16 +232,14 @@ def infer_recurrent(
     **_: Any,
 ) -> tuple[TensorType, ...]:
     """Y, Y_h and Y_c in X's dtype, sizes from X and R."""
-    if X.shape is None or R.shape is None:
-        return (TensorType(X.dtype),) * 3
-    directions: Dim = R.shape[0]
-    hidden: Dim = R.shape[2]
+    directions, _, hidden = R.shape or (None, None, None)
+    first, second = (X.shape or (None, None))[:2]
     if layout:
-        batch, steps = X.shape[:2]
+        batch, steps = first, second
         return TensorType(X.dtype, (batch, steps, directions, hidden)), *(
             TensorType(X.dtype, (batch, directions, hidden)) for _ in range(2)
         )
-    steps, batch = X.shape[:2]
+    steps, batch = first, second
     return TensorType(X.dtype, (steps, directions, batch, hidden)), *(
         TensorType(X.dtype, (directions, batch, hidden)) for _ in range(2)
     )

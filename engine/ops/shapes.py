@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.dims import at_least, product, total
+from graphdoc.engine.ops.dims import at_least, minimum_of, never_one, product, total
 from graphdoc.engine.ops.table import Call, Dim, Infer, TensorType
 
 Shape = tuple[Dim, ...]
@@ -41,6 +41,15 @@ def positive_axes(axes: Iterable[int], rank: int) -> list[int]:
     return [axis + rank if axis < 0 else axis for axis in axes]
 
 
+def _wins(dim: Dim, others: Iterable[Dim]) -> bool:
+    """Return whether an axis has this size if it can be broadcast at all: it is never stretched."""
+    if never_one(dim):
+        return True
+    # min(N, 512) is N, or else both are larger than 1 and differ, which a run refuses.
+    parts = [minimum_of(other) for other in others if other != dim]
+    return all(dim in found and all(at_least(each, 2) for each in found if each != dim) for found in parts)
+
+
 def broadcast_dims(dims: Iterable[Dim]) -> Dim:
     """Return the size of one axis after multidirectional broadcasting (NumPy's rule), None in doubt."""
     rest = {dim for dim in dims if dim != 1}
@@ -49,7 +58,7 @@ def broadcast_dims(dims: Iterable[Dim]) -> Dim:
         return sizes[0]
     if len(rest) < 2:
         return rest.pop() if rest else 1
-    return next((dim for dim in rest if at_least(dim, 2)), None)
+    return next((dim for dim in rest if _wins(dim, rest)), None)
 
 
 def broadcast_shapes(shapes: Iterable[Shape | None]) -> Shape | None:

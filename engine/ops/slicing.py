@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.ops.content import carried, entries, with_entries
+from graphdoc.engine.ops.content import entries
 from graphdoc.engine.ops.dims import add, at_least, ceil_divide, maximum, minimum, subtract
 from graphdoc.engine.ops.host import ints, namespace
 from graphdoc.engine.ops.shapes import add_dims, constant_ints, positive_axes
@@ -53,8 +53,12 @@ def _edge(at: Dim, size: Dim) -> Dim:
         return None
     if isinstance(at, int) and abs(at) >= _FAR:
         return size if at > 0 else 0
+    if at == size:
+        return size
     if at_least(at, 0):
         return minimum(at, size)
+    if at_least(0, at) and at_least(0, add(at, size)):
+        return 0
     return maximum(add(at, size), 0) if at_least(-1, at) else None
 
 
@@ -91,21 +95,7 @@ def _slice_type(
     steps = known.get("steps", (1,) * len(touched))
     rows = list(zip(touched, starts or blank, ends or blank, steps or blank, strict=True))
     sizes = {axis: _slice_size(data.shape[axis], *row) for axis, *row in rows}
-    sliced = TensorType(data.dtype, tuple(sizes.get(axis, dim) for axis, dim in enumerate(data.shape)))
-    return _sliced_entries(data, sliced, rows)
-
-
-def _sliced_entries(
-    data: TensorType, known: TensorType, rows: Sequence[tuple[int, Dim, Dim, Dim]]
-) -> TensorType:
-    """Return ``known`` (a slice of ``data``) with the entries that it takes."""
-    if data.elements is None or not rows:
-        return carried(data, known)
-    _, *row = rows[0]
-    numbers = [entry for entry in row if isinstance(entry, int)]
-    if len(numbers) < len(row):
-        return known
-    return with_entries(known, data.elements[_one_slice(len(data.elements), *numbers)])
+    return TensorType(data.dtype, tuple(sizes.get(axis, dim) for axis, dim in enumerate(data.shape)))
 
 
 @op("Slice", 10, 11, 13, infer=_slice_type)

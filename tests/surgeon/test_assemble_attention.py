@@ -230,8 +230,8 @@ def spelt(cos: np.ndarray, sin: np.ndarray) -> str:  # type: ignore[type-arg]
     ("nodes", "constants", "reason"),
     [
         (DOUBLED + TURN + SUM, NUMBERS.replace("four = {4}", "four = {3}"), "x is cut at 3"),
-        (DOUBLED + TURN.replace("(x, four, most,", "(x, three, seven,") + SUM, NUMBERS + ", int64[1] seven = {7}",
-         "middle is 'four' in one place and 'three' in another"),
+        (DOUBLED + TURN.replace("(x, four, most,", "(x, three, seven,") + SUM,
+         NUMBERS + ", int64[1] seven = {7}", "middle is 'three' in one place and 'four' in another"),
         (DOUBLED.replace("(angle, angle)", "(angle, other)") + TURN + SUM, NUMBERS,
          "the halves of cos are not known to be equal"),
         (DOUBLED + TURN.replace("(minus, low)", "(low, minus)") + SUM, NUMBERS, ""),

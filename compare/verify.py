@@ -276,14 +276,14 @@ class _Originals:
             if self._is_too_slow(runner):
                 self._skipped.setdefault(runner, []).append(kind.kind)
                 continue
-            found, refusal = self._accepted(kind.kind, runner, side, choices)
+            found, refusal = self._accepted(kind, runner, side, choices)
             if found is not None:
                 yield found
         if refusal:
             self._refused.append(NotRun(what=kind.kind, why=refusal))
 
     def _accepted(
-        self, kind: str, runner: str, side: Side, choices: list[Callable[[], Feeds]]
+        self, kind: InputSet, runner: str, side: Side, choices: list[Callable[[], Feeds]]
     ) -> tuple[Reference | None, str]:
         """Return the result of the first choice that the original accepts; earlier ones are dropped."""
         refusal = ""
@@ -330,9 +330,9 @@ class _Originals:
         }
         return not kinds.isdisjoint(_HALVES)
 
-    def _reference(self, kind: str, runner: str, feeds: Feeds, values: Values) -> Reference:
-        evidence = Evidence(self._truth(feeds), self._shaken(runner, feeds), self._depth)
-        return Reference(kind, runner, feeds, values, self._varying(runner, feeds, values), evidence)
+    def _reference(self, kind: InputSet, runner: str, feeds: Feeds, values: Values) -> Reference:
+        evidence = Evidence(self._truth(feeds), self._shaken(runner, feeds), self._depth, kind.extreme)
+        return Reference(kind.kind, runner, feeds, values, self._varying(runner, feeds, values), evidence)
 
     @cached_property
     def _depth(self) -> int:
@@ -411,7 +411,8 @@ class _Check:
         if not judged:
             return True
         worst = max(judged, key=lambda name: judged[name].rank)
-        return self._add(reference, worst, judged[worst])
+        equal = all(not outcome.reason for outcome in judged.values())
+        return self._add(reference, "" if equal else worst, judged[worst], equal=equal)
 
     def _outcome(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
         if name in reference.varying:
@@ -429,7 +430,7 @@ class _Check:
             return Outcome(Verdict.DIFFERS, float("inf"), 0.0, difference)
         return Outcome(Verdict.UNSURE, reason="it is random")
 
-    def _add(self, reference: Reference, value: str, outcome: Outcome) -> bool:
+    def _add(self, reference: Reference, value: str, outcome: Outcome, *, equal: bool = False) -> bool:
         agrees = outcome.verdict != Verdict.DIFFERS
         self.runs.append(
             VerifiedRun(
@@ -437,6 +438,7 @@ class _Check:
                 runner=reference.runner,
                 agrees=agrees,
                 value=value,
+                equal=equal,
                 error=outcome.error,
                 limit=outcome.limit,
                 reason=outcome.reason,

@@ -18,7 +18,7 @@ from graphdoc.compare.inputs import Seeder, Shapes, apply_shapes, other_values
 from graphdoc.compare.inputs_roles import BATCH, HEIGHT, ROWS, SIDE, WIDTH
 from graphdoc.compare.inputs_sizes import CANDIDATES, Open
 from graphdoc.compare.verify_hazards import Hazard, Hazards
-from graphdoc.engine.feeds import TENSOR, input_specs, required_inputs
+from graphdoc.engine.feeds import TENSOR, check_feeds, input_specs, required_inputs
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Feeds: TypeAlias = dict[str, Any]
@@ -31,13 +31,14 @@ class InputSet:
 
     kind: in words. choices: ways to make them, the fullest first; the first that the original accepts counts.
     runners: through which they may go; the engine alone where a runtime might not check what it reads.
-    thorough: left out unless asked for.
+    thorough: left out unless asked for. extreme: sums over them may overflow.
     """
 
     kind: str
     choices: tuple[Make, ...] = field(repr=False)
     runners: tuple[str, ...] = ("ort", "engine")
     thorough: bool = False
+    extreme: bool = False
 
 
 # ---- unusual values -----------------------------------------------------------------------------------
@@ -148,6 +149,7 @@ class Edge:
     truth: Change | None = None
     text: Change | None = None
     thorough: bool = False
+    extreme: bool = False
 
     def change(self, dtype: np.dtype[Any]) -> Change | None:
         """Return what happens to arrays of a dtype."""
@@ -162,12 +164,12 @@ EDGES = (
     Edge("NaN", real=_holding(np.nan)),
     Edge("zeros", _filled(0), _filled(0), _filled(False), _filled("")),
     Edge("small values", real=_small),
-    Edge("large values", real=_large),
+    Edge("large values", real=_large, extreme=True),
     Edge("the other sign, −0.0", _negated, _mirrored, np.logical_not, _filled("é – ∂")),
     Edge("infinities", real=_holding(np.inf, -np.inf)),
     Edge("ones", _filled(1), _filled(1), _filled(True), _filled("1")),
     Edge("the largest integers", whole=_whole_extremes),
-    Edge("the largest number", real=_largest),
+    Edge("the largest number", real=_largest, extreme=True),
     Edge("tiny values", real=partial(_scaled, exponent=-60), thorough=True),
     Edge("one infinity", real=_holding(np.inf), thorough=True),
     Edge("twos", _filled(2), _filled(2), thorough=True),
@@ -208,19 +210,28 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 class InputSets:
     """The sets of inputs of one model.
 
-    shapes: sizes that are fixed, by input or symbol. given: values to use in place of seeded ones.
+    shapes: sizes that are fixed, by input or symbol. given: values to use in place of seeded ones; other
+        sizes are seeded all the same.
 
-    Raises UsageError when shapes do not fit the model.
+    Raises UsageError when shapes do not fit the model, InputError when given values do not.
     """
 
     def __init__(self, model: ir.Model, shapes: Shapes | None = None, given: Feeds | None = None) -> None:
         self._model = model
         self._given = given
         self._specs = required_inputs(model)
-        sizes, specs = apply_shapes(self._specs, shapes or {})
+        if given is not None:
+            check_feeds(model, given)
+        sizes, specs = apply_shapes(self._specs, {**self._ranks(), **(shapes or {})})
         tensors = {name: spec for name, spec in specs.items() if spec.kind == TENSOR}
         self._make_seeder = partial(Seeder, model, tensors, sizes)
         self._seeder = self._make_seeder(quick=True)
+
+    def _ranks(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of given values whose rank the model does not tell."""
+        given = self._given or {}
+        blank = [name for name, spec in self._specs.items() if spec.shape is None and spec.kind == TENSOR]
+        return {name: given[name].shape for name in blank if name in given}
 
     @cached_property
     def _hazards(self) -> dict[str, Hazard]:
@@ -266,8 +277,6 @@ class InputSets:
         yield InputSet("another seed", (partial(self.seeded, 1),), thorough=True)
 
     def _open(self) -> dict[str, Open]:
-        if self._given is not None or not self._specs:
-            return {}
         return {key: unknown for key, unknown in self._seeder.open.items() if key in self._seeder.sizes}
 
     # -- sizes --
@@ -314,11 +323,13 @@ class InputSets:
         names = [name for name in self.base if self._is_changed(edge, name)]
         safe = [name for name in names if self._hazards[name] == Hazard.NONE]
         if safe:
-            yield InputSet(edge.kind, self._choices(edge, safe), thorough=edge.thorough)
+            choices = self._choices(edge, safe)
+            yield InputSet(edge.kind, choices, thorough=edge.thorough, extreme=edge.extreme)
         if len(safe) < len(names):
             risky = [name for name in names if name not in safe]
             choices = (partial(self._changed, edge, names), partial(self._changed, edge, risky))
-            yield InputSet(f"{edge.kind} (positions too)", choices, ("engine",), edge.thorough)
+            kind = f"{edge.kind} (positions too)"
+            yield InputSet(kind, choices, ("engine",), edge.thorough, edge.extreme)
 
     def _is_changed(self, edge: Edge, name: str) -> bool:
         arrays = _arrays(self.base[name])

@@ -37,6 +37,10 @@ SHAKEN_MARGIN = 8.0
 FEW = 64
 """Elements below which chance may have put the original's worst one close to float64."""
 
+LOST_ROUNDING = 16.0
+"""An edited model that is so many times closer to float64 has lost a rounding step that the original makes on
+purpose: a cast to a narrower dtype and back, say."""
+
 CHAOS = 0.1
 """Rounding that moves a result by so much of its largest element leaves nothing to compare."""
 
@@ -70,12 +74,14 @@ class Evidence:
 
     truth: its outputs in float64, None when that cannot be run.
     shaken: its outputs on inputs that are off by half a unit in the last place; empty when there are none.
-    depth: the number of its nodes.
+    depth: the number of its nodes. extreme: whether the inputs are so large that sums may overflow in one
+        order and not in another.
     """
 
     truth: Callable[[], Values | None]
     shaken: Callable[[], Sequence[Values]]
     depth: int
+    extreme: bool = False
 
 
 def judge(name: str, a: Any, b: Any, evidence: Evidence, *, exact: bool) -> Outcome:
@@ -229,12 +235,12 @@ def _classes(x: Array) -> Array:
 
 
 def _unexplained(x: Array, y: Array, broken: Array, a: Array, part: _Part) -> Array:
-    """Return where the edited model is NaN or infinite and the original's was right, or the reverse.
+    """Return where one of the two is NaN or infinite without an excuse.
 
-    Where float64, rounded to the dtype, is what the edited model has and not what the original had, the edit
-    is an improvement: it avoids an overflow on the way.
+    Where the inputs are extreme, the original overflowed on the way and the edited model has what float64
+    has when rounded to the dtype, the edit is no fault.
     """
-    truth = part.truth(a)
+    truth = part.truth(a) if part.evidence.extreme else None
     if truth is None:
         return broken
     with np.errstate(all="ignore"):
@@ -279,7 +285,7 @@ def _rounding(a: Array, b: Array, finite: Array, part: _Part, eps: float) -> Out
         return Outcome(Verdict.UNSURE, reason="rounding alone changes the shape of the original's")
     if limit is not None and limit.allowed > shaken.allowed:
         shaken = limit
-    if shaken.allowed > CHAOS * scale:
+    if shaken.allowed > CHAOS * scale > 0:
         return Outcome(Verdict.UNSURE, reason=f"rounding alone moves it by {number(shaken.allowed / scale)}")
     return _outcome(shaken, numbers) if shaken.holds else _too_far(a, b, finite, shaken, numbers)
 
@@ -298,8 +304,8 @@ class _Limit:
 
 
 def _outcome(limit: _Limit, numbers: _Numbers) -> Outcome:
-    scale = numbers.scale or 1.0
-    return Outcome(Verdict.AGREES, limit.error / scale, limit.allowed / scale, limit.reason)
+    error, allowed = (ratio(value, numbers.scale) for value in (limit.error, limit.allowed))
+    return Outcome(Verdict.AGREES, error, allowed, limit.reason)
 
 
 def _too_far(a: Array, b: Array, finite: Array, limit: _Limit, numbers: _Numbers) -> Outcome:
@@ -324,11 +330,19 @@ def _truth_limit(numbers: _Numbers, truth: Array | None, finite: Array) -> _Limi
         return None  # decisions fall otherwise in float64
     reason = "the original's own distance from float64"
     limit = _Limit(float(other.max()), MARGIN * worst + UNITS * numbers.unit, f"{MARGIN:.0f} × {reason}")
-    if limit.holds and own.size >= FEW:
-        allowed = RMS_MARGIN * _rms(own) + numbers.eps * _rms(x) + numbers.unit * numbers.eps
-        overall = _Limit(_rms(other), allowed, f"{RMS_MARGIN:.0f} × {reason}, root of the mean square")
-        return limit if overall.holds else overall
-    return limit
+    if not limit.holds:
+        return limit
+    overall = _overall(_rms(own), _rms(other), numbers.eps * _rms(x) + numbers.unit * numbers.eps)
+    return limit if overall.holds or own.size < FEW else overall
+
+
+def _overall(own: float, other: float, unit: float) -> _Limit:
+    """Hold the distances of both from float64 against each other, as roots of the mean square."""
+    if own > LOST_ROUNDING * max(unit, other):
+        reason = "nearer to float64 than the original: a rounding step is gone"
+        return _Limit(own, LOST_ROUNDING * max(unit, other), reason)
+    reason = f"{RMS_MARGIN:.0f} × the original's own distance from float64, root of the mean square"
+    return _Limit(other, RMS_MARGIN * own + unit, reason)
 
 
 def _rms(values: Array) -> float:

@@ -14,8 +14,9 @@ class VerifiedRun:
     inputs: the kind of inputs in words, with sizes where they are not the usual ones ("zeros", "N=3").
     runner: "ort" or "engine".
     value: the output that came out worst, "" when the run ended before there was one.
-    error, limit: the largest difference at that output and what rounding explains, both relative to the
-        largest finite element of the original's; 0 when all bits are equal, inf where NaN or Inf differ.
+    equal: whether all bits of all outputs are equal.
+    error, limit: how far off that output is and what rounding explains, both relative to the largest finite
+        element of the original's; inf where NaN or Inf differ, or shapes or dtypes do.
     reason: where the limit comes from, or in words what differs.
     """
 
@@ -23,13 +24,15 @@ class VerifiedRun:
     runner: str
     agrees: bool
     value: str = ""
+    equal: bool = False
     error: float = 0.0
     limit: float = 0.0
     reason: str = ""
 
     def __str__(self) -> str:
         place = f" at '{self.value}'" if self.value else ""
-        return f"{self.runner}, {self.inputs}{place}: {self.reason or 'all bits equal'}"
+        found = "all bits equal" if self.equal else self.reason
+        return f"{self.runner}, {self.inputs}{place}: {found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,7 @@ class Verification:
         kinds = len({run.inputs for run in self.runs})
         runners = " and ".join(dict.fromkeys(run.runner for run in self.runs))
         how = f"within rounding ({self.worst.error:.1e} of {self.worst.limit:.1e})"
-        if self.worst.error == 0:
+        if all(run.equal for run in self.runs):
             how = "all bits equal"
         return f"verified: {kinds} kind{'s' * (kinds != 1)} of inputs through {runners}, {how}"
 

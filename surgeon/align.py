@@ -36,7 +36,8 @@ class ValuePair:
     """Two values that should hold the same content up to rounding.
 
     a_name, b_name: tap names (engine/scope.py). confidence: 1 when both are computed alike from equal inputs.
-    same_layout: False when axes stand in another order, or elements in another shape.
+    form: "same"; "layout": axes stand in another order, or the elements in another shape; "codes": one side
+    holds quantised codes, which must be scaled first.
     """
 
     a: ir.Value
@@ -44,7 +45,7 @@ class ValuePair:
     a_name: str
     b_name: str
     confidence: float
-    same_layout: bool = True
+    form: str = "same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +291,28 @@ class _Aligner:
         return True
 
     def _value_pairs(self, values: Mapping[int, int], worth: Mapping[int, float]) -> Iterator[ValuePair]:
+        """Yield the outputs of the graph under their own names, then the classes: of codes what they mean."""
+        a, b = self.a.side, self.b.side
+        for p, q in _interface(a, b, a.outputs, b.outputs):
+            root = self._class(self.a, p)
+            if values.get(root) == self._class(self.b, q):
+                yield self._pair(p, q, worth[root])
         for p, q in values.items():
-            layout = worth[p] == CERTAIN or self._form(p, q) is True
-            yield replace(_value_pair(self.a.side, self.b.side, p, q, worth[p]), same_layout=layout)
+            left = a.decoded.get(p, p) if p in a.coded else p
+            right = b.decoded.get(q, q) if q in b.coded else q
+            yield self._pair(left, right, worth[p])
+
+    def _class(self, half: Half, value: int) -> int:
+        root = half.side.root[value]
+        return half.same.get(root, root)
+
+    def _pair(self, p: int, q: int, confidence: float) -> ValuePair:
+        form = "same"
+        if (p in self.a.side.coded) != (q in self.b.side.coded):
+            form = "codes"
+        elif confidence < CERTAIN and self._form(p, q) is not True:
+            form = "layout"
+        return replace(_value_pair(self.a.side, self.b.side, p, q, confidence), form=form)
 
 
 def _layout(a: Shape, b: Shape) -> bool | None:

@@ -76,6 +76,9 @@ CLASSES: Mapping[str, tuple[str, tuple[int, ...]]] = {
 }
 """Operators that compute what another one does in a different form: that one, and the inputs in its order."""
 
+CODED = ("QLinear", "QGemm")
+"""First letters of operators that give quantised codes."""
+
 _INTEGERS = frozenset(
     {"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Equal", "Less", "Greater", "LessOrEqual", "And", "Or"}
     | {"GreaterOrEqual", "Not", "Xor", "IsNaN", "IsInf", "MatMulInteger", "ConvInteger", "BitShift"}

@@ -63,6 +63,7 @@ class Side:
     values, names: every value and its tap name. root: value → first value of its class.
     weights: class → constant content. sources: class of a body input → (item, attribute, place).
     carriers: nodes that are looked through. extras: their further outputs → (class, operator, place).
+    coded: values that hold quantised codes. decoded: class → the value that DequantizeLinear makes of it.
     inputs, outputs: of the main graph, as values.
     """
 
@@ -76,6 +77,8 @@ class Side:
     carriers: list[tuple[ir.Node, int]] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    coded: set[int] = field(default_factory=set)
+    decoded: dict[int, int] = field(default_factory=dict)
     extras: dict[int, tuple[int, str, int]] = field(default_factory=dict)
     number: dict[ir.Value, int] = field(default_factory=dict)
     producer: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -209,6 +212,12 @@ class _Reader:
         root = inputs[0]
         first, *others = (self.value(v, way) for v in node.outputs)
         side.root[first] = root
+        if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+            side.coded.add(first)
+        elif node.op_type == "DequantizeLinear":
+            side.decoded.setdefault(root, first)
+        elif self._first(node) in side.coded:
+            side.coded.add(first)
         if node.op_type == "DequantizeLinear" and root in side.weights:
             side.weights[first] = Weight(side.weights[root].tensor, self._scaling(node, inputs))
             side.root[first] = first  # the real numbers, not their codes
@@ -224,15 +233,22 @@ class _Reader:
         zero = found[1].tensor.numpy() if len(found) > 1 and found[1] is not None else None
         return Scaling(found[0].tensor.numpy(), zero, node.attributes.get_int("axis", 1) or 0)
 
+    def _first(self, node: ir.Node) -> int:
+        """Return the first input as it is read, not its class."""
+        value = node.inputs[0] if node.inputs else None
+        return NONE if value is None else self.side.number[value]
+
     def _note_dtype(self, node: ir.Node, outputs: tuple[int, ...]) -> None:
-        cast = node.op_type in ("Cast", "ConstantOfShape")
-        if cast and node.attributes.get_int("to", 0) in ops.REAL:
-            return
-        if ops.gives_integers(node.op_type) or node.op_type == "Cast":
+        first = self._first(node)
+        if node.op_type.startswith(ops.CODED) or (node.op_type in _KEEPS and first in self.side.coded):
+            self.side.coded.update(outputs)
+        if node.op_type == "Cast":
+            whole = node.attributes.get_int("to", 0) not in ops.REAL
+        else:
+            kept = node.op_type in _KEEPS and first != NONE and self.side.root[first] in self.integer
+            whole = kept or ops.gives_integers(node.op_type)
+        if whole:
             self.integer.update(outputs)
-        elif node.op_type in _KEEPS and node.inputs and node.inputs[0] is not None:
-            if self.side.root[self.side.number[node.inputs[0]]] in self.integer:
-                self.integer.update(outputs)
 
     def bodies(self, node: ir.Node, scope: int) -> Iterator[Body]:
         side, way = self.side, self.side.scopes[scope].name
@@ -249,9 +265,21 @@ class _Reader:
 
 
 _KEEPS = frozenset(
-    {"Gather", "Slice", "Reshape", "Squeeze", "Unsqueeze", "Concat", "Transpose", "Expand", "Tile"}
+    {
+        "Gather",
+        "MaxPool",
+        "Pad",
+        "Slice",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Concat",
+        "Transpose",
+        "Expand",
+        "Tile",
+    }
 )
-"""Operators whose first output has the dtype of their first input, and that index arithmetic uses."""
+"""Operators whose first output has the dtype of their first input and that integers go through."""
 
 
 def constant_tensor(attribute: ir.Attr) -> ir.TensorProtocol | None:

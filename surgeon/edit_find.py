@@ -55,6 +55,11 @@ def places(model: ir.Model) -> Iterator[Place]:
         yield from _places(Place(function.graph, f"{function.name}/", function=True))
 
 
+def main_places(model: ir.Model) -> Iterator[Place]:
+    """Yield the main graph and its subgraphs, functions aside: they have names of their own."""
+    yield from _places(Place(model.graph, MAIN))
+
+
 def _places(place: Place) -> Iterator[Place]:
     yield place
     graph, scope, outer = place.graph, place.scope, (*place.outer, place.graph)
@@ -186,10 +191,11 @@ def _ambiguous(cause: str, ways: list[str], option: str) -> UsageError:
 
 
 class Names:
-    """The names of values and nodes that a model has; gives out new ones."""
+    """The names of values and nodes that models have; gives out new ones."""
 
-    def __init__(self, *models: ir.Model) -> None:
-        graphs = [place.graph for model in models for place in places(model)]
+    def __init__(self, *models: ir.Model, functions: bool = True) -> None:
+        walk = places if functions else main_places
+        graphs = [place.graph for model in models for place in walk(model)]
         self.values = {value.name or "" for graph in graphs for value in defined_in(graph)}
         self.nodes = {node.name or "" for graph in graphs for node in graph}
 

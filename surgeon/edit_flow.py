@@ -90,7 +90,9 @@ def sort_if_needed(model: ir.Model) -> None:
                 place.graph.sort()
             except ValueError as error:
                 raise ModelError(
-                    "the graph has a cycle: a node needs its own result", where=place.title
+                    "the graph has a cycle: a node needs its own result",
+                    where=place.title,
+                    next_step="undo the last connection",
                 ) from error
 
 

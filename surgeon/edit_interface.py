@@ -158,7 +158,11 @@ def set_dtype(model: ir.Model, value: ValueLike, dtype: str) -> None:
         return
     for kind in (found.dtype, wanted):
         if kind in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-            raise UsageError("Cast does not know complex numbers", where=str(found.name))
+            raise UsageError(
+                "Cast does not know complex numbers",
+                where=str(found.name),
+                next_step="leave the dtype as it is",
+            )
     if any(found is each for each in model.graph.inputs):
         _cast_input(model, found, wanted)
     elif any(found is each for each in model.graph.outputs):

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.surgeon.edit_extract import copy_model
-from graphdoc.surgeon.edit_find import Names, defined_in, places, unknown
+from graphdoc.surgeon.edit_find import Names, defined_in, main_places, places, unknown
 from graphdoc.surgeon.edit_names import apply_names, change_dims, dim_symbols, is_symbol
 from graphdoc.surgeon.edit_opset import convert_opset
 from graphdoc.surgeon.edit_types import dims_of, refresh, type_name
@@ -188,17 +188,17 @@ def _aligned(first: ir.Model, second: ir.Model) -> tuple[ir.Model, ir.Model, tup
 
 def _make_apart(a: ir.Model, b: ir.Model, prefix: str, fed: Iterable[ir.Value] = ()) -> dict[str, str]:
     """Rename what both models name: values, nodes, symbols of dims, functions; ``fed`` inputs go anyway."""
-    taken = Names(a)
+    taken = Names(a, functions=False)
     both = Names(a, b)
     skipped = set(fed)
     names: dict[ir.Value, str] = {}
-    for place in places(b):
+    for place in main_places(b):
         for value in defined_in(place.graph):
-            if str(value.name) in taken.values or value in skipped:
+            if str(value.name) in taken.values:
                 names[value] = both.value(f"{prefix}{value.name}")
     renamed = {str(value.name): new for value, new in names.items() if value not in skipped}
     apply_names(b, names)
-    for place in places(b):
+    for place in main_places(b):
         for node in place.graph:
             if node.name and node.name in taken.nodes:
                 renamed[node.name] = node.name = both.node(f"{prefix}{node.name}")

@@ -51,7 +51,10 @@ def new_tensor(content: Any, name: str = "") -> ir.TensorProtocol:
 def _strings(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:
     items = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     if not all(isinstance(item, bytes) for item in items):
-        raise UsageError("an array of objects holds something else than strings", where=name or None)
+        raise UsageError(
+            "an array of objects holds something else than strings",
+            next_step="give an array of numbers or strings",
+        )
     return ir.StringTensor(items, shape=ir.Shape(array.shape), name=name or None)
 
 
@@ -115,7 +118,10 @@ def _attribute(op: str, name: str, value: Any, kind: int | None) -> ir.Attr:
         return ir.convenience.convert_attribute(name, _plain(value, wanted), wanted)
     except (TypeError, ValueError) as error:
         expected = wanted.name if wanted is not None else "an attribute"
-        raise ModelError(f"{op} does not take {name}={value!r}: it needs {expected}") from error
+        raise ModelError(
+            f"{op} does not take {name}={value!r}: it needs {expected}",
+            next_step="see the ONNX specification",
+        ) from error
 
 
 def _whole(value: Any) -> int:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.engine.ops.table import canonical_domain
-from graphdoc.surgeon.edit_find import Place, defined_in, places
+from graphdoc.surgeon.edit_find import defined_in, main_places
 from graphdoc.surgeon.edit_types import skeleton
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.schemas import newest, signature
@@ -27,16 +27,11 @@ def convert_opset(model: ir.Model, version: int) -> bool:
             f"there is no opset {version}: they go from 1 to {latest}", next_step="choose one of them"
         )
     old = model.opset_imports.get("", 1)
-    changed = [node for place in _own(model) for node in place.graph if _differs(node, old, version)]
+    changed = [node for place in main_places(model) for node in place.graph if _differs(node, old, version)]
     if changed:
         _convert(model, version)
     model.opset_imports[""] = version
     return bool(changed)
-
-
-def _own(model: ir.Model) -> list[Place]:
-    """Return the main graph and its subgraphs."""
-    return [p for p in places(model) if not p.function and (not p.outer or p.outer[0] is model.graph)]
 
 
 def _differs(node: ir.Node, old: int, new: int) -> bool:
@@ -54,7 +49,7 @@ def _convert(model: ir.Model, version: int) -> None:
             next_step="inline its functions first: graphdoc simplify MODEL -o OUT --inline",
         )
     stored = {str(v.name): v.const_value for v in model.graph.initializers.values()}
-    old = {_key(node): node for place in _own(model) for node in place.graph}
+    old = {_key(node): node for place in main_places(model) for node in place.graph}
     values = {str(v.name): v for v in defined_in(model.graph)}
     graph = read_model(_converted(model, version), None, external=False).graph
     for name, value in graph.initializers.items():

@@ -241,17 +241,22 @@ def falls_into(old_in: Sequence[Dim], old_out: Sequence[Dim], axis: int) -> int 
     groups 1 → 1 and 12, 64 → 768.
     """
     for ins, outs in _groups(old_in, old_out) or ():
-        if axis not in ins:
-            continue
-        if len(outs) == 1:
-            return outs[0]
-        size = old_in[axis]
-        fitting = [
-            o for o in outs if isinstance(size, int) and isinstance(d := old_out[o], int) and d % size == 0
-        ]
-        if fitting and axis == ins[0]:
-            return fitting[0]
-        return fitting[-1] if fitting and axis == ins[-1] else None
+        if axis in ins:
+            return outs[0] if len(outs) == 1 else _within(old_in, old_out, axis, (ins, outs))
+    return None
+
+
+def _within(
+    old_in: Sequence[Dim], old_out: Sequence[Dim], axis: int, group: tuple[list[int], list[int]]
+) -> int | None:
+    """Return where in a group a dim goes: outermost to outermost, innermost to innermost, None else."""
+    ins = [i for i in group[0] if i == axis or old_in[i] != 1]
+    size = old_in[axis]
+    outs = group[1] if size == 1 else [o for o in group[1] if old_out[o] != 1]
+    for at, end in ((0, outs[0]), (-1, outs[-1])):
+        dim = old_out[end]
+        if ins[at] == axis and isinstance(size, int) and isinstance(dim, int) and dim % size == 0:
+            return end
     return None
 
 

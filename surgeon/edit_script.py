@@ -48,7 +48,9 @@ def _function(path: Path) -> Callable[[ir.Model], Any]:
         code = compile(text, str(path), "exec")
     except OSError as error:
         raise UsageError(
-            f"cannot read '{path}': {(error.strerror or str(error)).lower()}", where=f"--script {path}"
+            f"cannot read '{path}': {(error.strerror or str(error)).lower()}",
+            where=f"--script {path}",
+            next_step=f"ls -l {path}",
         ) from error
     except (SyntaxError, UnicodeDecodeError, ValueError) as error:
         raise UsageError(

@@ -1,5 +1,6 @@
 """``graphdoc edit``: what each option means, and the edits applied in the order in which they were given."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,9 +28,6 @@ class Session:
 
     layout: where the weights go when it is saved, None: as they lie. left: what could not be repaired.
     inputs, outputs: the original's names, in the order in which the model has them now.
-    sizes: what the edits fixed, by symbol or input. freed: (input, axis) of the original that take any size
-    now.
-    other_sizes: an input has another fixed size than before, so no inputs fit both models.
     """
 
     model: ir.Model
@@ -37,18 +35,10 @@ class Session:
     left: Lines = field(default_factory=list)
     inputs: Lines = field(default_factory=list)
     outputs: Lines = field(default_factory=list)
-    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    freed: list[tuple[str, int]] = field(default_factory=list)
-    other_sizes: bool = False
 
     def __post_init__(self) -> None:
         self.inputs = [str(value.name) for value in self.model.graph.inputs]
         self.outputs = [str(value.name) for value in self.model.graph.outputs]
-
-    def original_name(self, name: str) -> str:
-        """Return the name that an input had before the edits."""
-        now = [str(value.name) for value in self.model.graph.inputs]
-        return self.inputs[now.index(name)] if name in now and len(now) == len(self.inputs) else name
 
 
 def _pair(text: str, option: str, known: Callable[[str], bool] = lambda name: False) -> tuple[str, str]:
@@ -172,44 +162,20 @@ def _repaired(session: Session, head: str, repairs: Repairs) -> Lines:
 
 def _set_shape(session: Session, text: str) -> Lines:
     name, shape = _pair(text, "--set-shape", _is_input(session))
-    dims = parse_dims(shape)
-    old = _dims(session, name)
-    repairs = edit.set_shape(session.model, name, dims)
-    for axis, (before, now) in enumerate(zip(old, dims, strict=False)):
-        if isinstance(before, int) and before != now:
-            session.other_sizes |= isinstance(now, int)
-            session.freed.append((session.original_name(name), axis))
-    sizes = tuple(dim for dim in dims if isinstance(dim, int))
-    if len(sizes) == len(dims):
-        session.sizes[session.original_name(name)] = sizes
+    repairs = edit.set_shape(session.model, name, parse_dims(shape))
     return _repaired(session, f"{name} is {shape or 'a scalar'}", repairs)
-
-
-def _dims(session: Session, name: str) -> list[Any]:
-    """Return the declared dims of an input, none when it is no input or has no rank."""
-    found = next((value for value in session.model.graph.inputs if value.name == name), None)
-    return [getattr(dim, "value", dim) for dim in found.shape or ()] if found is not None else []
 
 
 def _freeze(session: Session, text: str) -> Lines:
     name, size = _pair(text, "--freeze")
     if not size.isdecimal():
         raise UsageError(f"'{size}' is no size", where=f"--freeze {text}", next_step="write --freeze N=1")
-    title, _, axis = name.rpartition(".")
-    old = _dims(session, title)
-    repairs = edit.freeze(session.model, {name: int(size)})
-    if not old:
-        session.sizes[name] = (int(size),)
-    elif old[int(axis)] != int(size):
-        session.other_sizes = True
-    return _repaired(session, f"{name} is {size}", repairs)
+    return _repaired(session, f"{name} is {size}", edit.freeze(session.model, {name: int(size)}))
 
 
 def _free(session: Session, text: str) -> Lines:
     name, symbol = _pair(text, "--free")
     repairs = edit.free(session.model, name, symbol)
-    title, _, axis = name.rpartition(".")
-    session.freed.append((session.original_name(title), int(axis)))
     return _repaired(session, f"{name} takes any size, {symbol}", repairs)
 
 
@@ -362,10 +328,23 @@ def _external(session: Session, text: str) -> Lines:
     return [f"weights go to {text}"]
 
 
-def _threshold(session: Session, text: str) -> Lines:
-    from graphdoc.compare.memory import parse_size
+_UNITS = {"": 1, "K": 1000, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
-    session.layout = replace(session.layout or Layout(), threshold=int(parse_size(text) or 0))
+
+def parse_bytes(text: str) -> int:
+    """Return a number of bytes: ``0``, ``4096``, ``1KiB``, ``2MB``. Raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+)\s*([KMG]I?)?B?\s*", text.upper())
+    if found is None:
+        raise UsageError(
+            f"not a size: '{text}'",
+            where=f"--external-from {text}",
+            next_step="write --external-from 1KiB",
+        )
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def _threshold(session: Session, text: str) -> Lines:
+    session.layout = replace(session.layout or Layout(), threshold=parse_bytes(text))
     return [f"weights below {text} stay in the model"]
 
 

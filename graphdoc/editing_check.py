@@ -14,7 +14,8 @@ from graphdoc.engine.errors import GraphdocError, ModelError
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.surgeon import edit
 from graphdoc.surgeon.edit_find import defined_in, places
-from graphdoc.surgeon.edit_names import apply_names
+from graphdoc.surgeon.edit_names import apply_names, is_symbol
+from graphdoc.surgeon.edit_types import dims_of
 from graphdoc.surgeon.model import Source, open_source
 from graphdoc.surgeon.verification import Verification
 
@@ -43,14 +44,49 @@ def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
     )
     if not same:
         return Checked(f"{loaded}; the outputs may differ, as asked for")
-    if session.other_sizes:
+    sizes = _sizes(source.model, session)
+    if sizes.other:
         return Checked(f"{loaded}; not run against the original, which takes other sizes")
-    verifier = Verifier(source, shapes=session.sizes or None, opset=session.model.opset_imports.get(""))
+    verifier = Verifier(source, shapes=sizes.fixed or None, opset=session.model.opset_imports.get(""))
     found = verifier.verify(_like_original(source.model, session))
     if not found.agrees:
         return Checked(loaded, found.summary(), found)
-    slices = _check_slices(source.model, session) if session.freed else ""
+    slices = _check_slices(source.model, session, sizes.freed) if sizes.freed else ""
     return Checked("; ".join(filter(None, (found.summary(), slices))), "", found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How the inputs' sizes differ from the original's.
+
+    fixed: sizes that are numbers now, by input or symbol. freed: (input, axis) that take any size now.
+    other: an input takes sizes that the original does not take, or fixes one that has no name.
+    """
+
+    fixed: dict[str, tuple[int, ...]]
+    freed: tuple[tuple[str, int], ...]
+    other: bool
+
+
+def _sizes(original: ir.Model, session: Session) -> _Sizes:
+    now = dict(zip(session.inputs, session.model.graph.inputs, strict=True))
+    fixed: dict[str, tuple[int, ...]] = {}
+    freed: list[tuple[str, int]] = []
+    other = False
+    for value in original.graph.inputs:
+        old, new = dims_of(value.shape), dims_of(now[str(value.name)].shape)
+        numbers = tuple(dim for dim in new if isinstance(dim, int))
+        if len(numbers) == len(new) and old != new:
+            fixed[str(value.name)] = numbers
+        for axis, (before, after) in enumerate(zip(old, new, strict=False)):
+            if isinstance(before, int) and before != after:
+                other |= isinstance(after, int)
+                freed.append((str(value.name), axis))
+            elif isinstance(after, int) and before is None:
+                other |= len(numbers) < len(new)
+            elif isinstance(after, int) and isinstance(before, str) and is_symbol(before):
+                fixed[before] = (after,)
+    return _Sizes(fixed, tuple(freed), other)
 
 
 def _check_sound(source: Source, model: ir.Model) -> None:
@@ -115,13 +151,13 @@ def _like_original(original: ir.Model, session: Session) -> ir.Model:
     return copy
 
 
-def _check_slices(original: ir.Model, session: Session) -> str:
+def _check_slices(original: ir.Model, session: Session, axes: Sequence[tuple[str, int]]) -> str:
     """Run the edited model on two inputs at once, the original on each; say how the outputs compare."""
     edited = _like_original(original, session)
-    for name, axis in session.freed:
+    for name, axis in axes:
         _open_axis(edited, name, axis)
     feeds = [make_inputs(original, seed=seed).feeds for seed in (0, 1)]
-    freed = dict(session.freed)
+    freed = dict(axes)
     both = {
         name: np.concatenate([feed[name] for feed in feeds], axis=freed[name]) if name in freed else value
         for name, value in feeds[0].items()
@@ -156,6 +192,8 @@ def _close(value: Any, parts: Sequence[Any]) -> bool:
     found, *rest = arrays
     if found.dtype.kind not in "fiub" or len({part.shape for part in rest}) != 1:
         return True
+    if found.ndim != rest[0].ndim:
+        return False
     axes = [axis for axis in range(found.ndim) if found.shape[axis] == 2 * rest[0].shape[axis]]
     wanted = np.concatenate(rest, axis=axes[0]) if axes else rest[0]
     if found.shape != wanted.shape:

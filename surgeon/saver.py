@@ -117,6 +117,8 @@ def _external_files(tensors: Iterable[ir.TensorProtocol]) -> Iterator[tuple[str,
 def _lay_out(model: ir.Model, layout: Layout, batch: "_Batch", path: Path) -> dict[int, onnx.TensorProto]:
     """Write the weights where ``layout`` says; return what stands in their place in the model."""
     placed: dict[int, onnx.TensorProto] = {}
+    if layout.location:
+        locate(layout.location, path.parent)
     for location, tensors in layout.files(stored(model)).items():
         target = locate(location, path.parent)
         if target.resolve() == path.resolve() or target.is_dir():

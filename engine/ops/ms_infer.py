@@ -99,7 +99,8 @@ def conv_transpose(
     """ConvTranspose where the pads are known, else dtype and batch of X."""
     pads = constant_ints(Pads)
     if Pads is None or pads is not None:
-        return infer_conv_transpose(call, X, W, **({} if pads is None else {"pads": pads}), **options)
+        given = options if pads is None else {**options, "pads": pads}
+        return infer_conv_transpose(call, X, W, **given)
     return TensorType(X.dtype, None if not X.shape else (X.shape[0], *(None,) * (len(X.shape) - 1)))
 
 
@@ -288,8 +289,9 @@ def bias_dropout(
 
 def torch_embedding(call: Call, weight: TensorType, indices: TensorType, *rest: Type) -> TensorType:
     """A row of the table per index."""
-    known = weight.shape is not None and indices.shape is not None
-    return TensorType(weight.dtype, (*indices.shape, *weight.shape[1:]) if known else None)  # type: ignore[misc]
+    if weight.shape is None or indices.shape is None:
+        return TensorType(weight.dtype)
+    return TensorType(weight.dtype, (*indices.shape, *weight.shape[1:]))
 
 
 def relative_position_bias(

@@ -182,7 +182,8 @@ def ms_causal_conv(
     refused = [name for name, value in attributes.items() if value != defaults.get(name, 0)]
     if refused or ndim != 1 or dilation != 1 or channels_last:
         raise ValueError(f"CausalConvWithState is implemented plain, in one dimension {sorted(refused)}")
-    return causal_conv_with_state(call, input, weight, bias, past_state, activation=activation)
+    y, state = causal_conv_with_state(call, input, weight, bias, past_state, activation=activation)
+    return y, state
 
 
 # ---- complex numbers -----------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def _warp(costs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _infer_embed(call: Call, ids: TensorType, segments: Any, words: TensorType, *rest: Any, **_: Any) -> Any:
     scale = rest[5] if len(rest) > 5 else None
-    whole, counts, _ = ms_infer.embed_layer_norm(call, ids, segments, words)
+    whole, counts, _sum = ms_infer.embed_layer_norm(call, ids, segments, words)
     return TensorType(None if scale is None else scale.dtype, whole.shape), counts
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.engine.ops import dims
 from graphdoc.engine.ops.ms_fused import channels_first, channels_last, fused_conv
 from graphdoc.engine.ops.pool import average_pool, global_average_pool, global_max_pool, max_pool
 from graphdoc.engine.ops.resize import resize
@@ -64,7 +65,7 @@ def _outputs_of(node: ir.Node | None) -> int | None:
     if node is None or node.domain != DOMAIN or node.op_type != "Conv":
         return None
     weights = node.inputs[1]
-    return None if weights is None or weights.const_value is None else int(weights.const_value.shape[0])
+    return None if weights is None or weights.const_value is None else weights.const_value.shape.numpy()[0]
 
 
 def block_of(node: ir.Node) -> dict[str, int]:
@@ -254,11 +255,7 @@ def nchwc_global_average_pool(call: Call, X: Array, *, block: int) -> Array:
 def _infer_upsample(call: Call, X: TensorType, *, scales: Sequence[int], **attributes: Any) -> TensorType:
     if X.shape is None:
         return TensorType(X.dtype)
-    sizes = [
-        dim if factor == 1 else dim * factor if isinstance(dim, int) else None
-        for dim, factor in zip(X.shape, scales, strict=True)
-    ]
-    return TensorType(X.dtype, tuple(sizes))
+    return TensorType(X.dtype, tuple(map(dims.multiply, X.shape, scales)))
 
 
 @op("Upsample", 1, domain=DOMAIN, infer=_infer_upsample, around=block_of)

@@ -8,27 +8,28 @@ show what rounding does.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from graphdoc.compare.metrics import MismatchError, epsilon, pairs, ratio
+from graphdoc.compare.metrics import MismatchError, epsilon, pairs
 from graphdoc.compare.numbers import number
 from graphdoc.compare.verify_inputs import is_float
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Values: TypeAlias = Mapping[str, Any]
+_Others: TypeAlias = Callable[[], Sequence[Array | None]]
 
 UNITS = 4.0
 """Units in the last place of the largest element that any result may be off by."""
 
-MARGIN = 4.0
+MARGIN = 8.0
 """How many times further from float64 than the original's worst element the edited model's may be."""
 
-RMS_MARGIN = 3.0
+RMS_MARGIN = 4.0
 """The same for the root of the mean square, which chance moves less."""
 
 SHAKEN_MARGIN = 8.0
@@ -73,7 +74,8 @@ class Evidence:
     """What can be asked about the original, each costly and asked only when needed.
 
     truth: its outputs in float64, None when that cannot be run.
-    shaken: its outputs on inputs that are off by half a unit in the last place; empty when there are none.
+    shaken: its outputs when rounding falls otherwise: on inputs that are off by half a unit in the last
+        place, and as the engine computes them; empty when there are none.
     depth: the number of its nodes. extreme: whether the inputs are so large that sums may overflow in one
         order and not in another.
     """
@@ -277,8 +279,8 @@ def _rounding(a: Array, b: Array, finite: Array, part: _Part, eps: float) -> Out
     if small.holds:
         return _outcome(small, numbers)
     wide = a.dtype == np.float64  # the run in float64 would be the original itself
-    limit = None if wide else _truth_limit(numbers, part.truth(a), finite)
-    if limit is not None and (limit.holds or x.size >= FEW):
+    limit = None if wide else _truth_limit(numbers, part.truth(a), lambda: part.shaken(a), finite)
+    if limit is not None and (limit.holds or limit.certain):
         return _outcome(limit, numbers) if limit.holds else _too_far(a, b, finite, limit, numbers)
     shaken = _shaken_limit(a, numbers, part, finite)
     if shaken is None:
@@ -292,11 +294,12 @@ def _rounding(a: Array, b: Array, finite: Array, part: _Part, eps: float) -> Out
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """An error and what it may be, both in the value's own units."""
+    """An error and what it may be, both in the value's own units; certain: nothing looser may excuse it."""
 
     error: float
     allowed: float
     reason: str
+    certain: bool = False
 
     @property
     def holds(self) -> bool:
@@ -304,20 +307,21 @@ class _Limit:
 
 
 def _outcome(limit: _Limit, numbers: _Numbers) -> Outcome:
-    error, allowed = (ratio(value, numbers.scale) for value in (limit.error, limit.allowed))
+    scale = numbers.scale or 1.0
+    error, allowed = limit.error / scale, limit.allowed / scale
     return Outcome(Verdict.AGREES, error, allowed, limit.reason)
 
 
 def _too_far(a: Array, b: Array, finite: Array, limit: _Limit, numbers: _Numbers) -> Outcome:
-    scale = numbers.scale
-    error, allowed = (ratio(value, scale) for value in (limit.error, limit.allowed))
+    scale = numbers.scale or 1.0
+    error, allowed = limit.error / scale, limit.allowed / scale
     text = f"off by {number(error)} of the largest element, {number(allowed)} allowed: {limit.reason}; "
     gap = np.zeros(a.shape)
     gap[finite] = np.abs(numbers.y - numbers.x)
     return _differs(a, b, gap == gap.max(), text, error, allowed)
 
 
-def _truth_limit(numbers: _Numbers, truth: Array | None, finite: Array) -> _Limit | None:
+def _truth_limit(numbers: _Numbers, truth: Array | None, others: _Others, finite: Array) -> _Limit | None:
     """Return how far both are from float64; None where that tells nothing."""
     if truth is None:
         return None
@@ -325,24 +329,33 @@ def _truth_limit(numbers: _Numbers, truth: Array | None, finite: Array) -> _Limi
     known = np.isfinite(t)
     x, t = numbers.x[known], t[known]
     own, other = np.abs(x - t), np.abs(numbers.y[known] - t)
-    worst = float(own.max(initial=0.0))
-    if not own.size or worst > CHAOS * numbers.scale:
+    if not own.size or float(own.max()) > CHAOS * numbers.scale:
         return None  # decisions fall otherwise in float64
+    first = _distances(own, other, x, numbers)
+    if first.holds or not own.any():  # the original does not round at all: no chance is in play
+        return replace(first, certain=True)
+    elsewhere = [np.abs(v[finite][known] - t) for v in others() if v is not None]
+    limits = [_distances(distance, other, x, numbers) for distance in elsewhere]
+    best = next((limit for limit in limits if limit.holds), first)
+    return replace(best, certain=own.size >= FEW)
+
+
+def _distances(own: Array, other: Array, x: Array, numbers: _Numbers) -> _Limit:
+    """Hold the distances of both from float64 against each other: the largest, and the overall ones."""
     reason = "the original's own distance from float64"
-    limit = _Limit(float(other.max()), MARGIN * worst + UNITS * numbers.unit, f"{MARGIN:.0f} × {reason}")
-    if not limit.holds:
-        return limit
-    overall = _overall(_rms(own), _rms(other), numbers.eps * _rms(x) + numbers.unit * numbers.eps)
-    return limit if overall.holds or own.size < FEW else overall
-
-
-def _overall(own: float, other: float, unit: float) -> _Limit:
-    """Hold the distances of both from float64 against each other, as roots of the mean square."""
-    if own > LOST_ROUNDING * max(unit, other):
-        reason = "nearer to float64 than the original: a rounding step is gone"
-        return _Limit(own, LOST_ROUNDING * max(unit, other), reason)
-    reason = f"{RMS_MARGIN:.0f} × the original's own distance from float64, root of the mean square"
-    return _Limit(other, RMS_MARGIN * own + unit, reason)
+    worst, worst_other = float(own.max()), float(other.max())
+    largest = _Limit(worst_other, MARGIN * worst + UNITS * numbers.unit, f"{MARGIN:.0f} × {reason}")
+    if not largest.holds or own.size < FEW:
+        return largest
+    rms, rms_other = _rms(own), _rms(other)
+    unit = numbers.eps * _rms(x) + numbers.unit * numbers.eps
+    if rms > LOST_ROUNDING * max(unit, rms_other):
+        lost = "nearer to float64 than the original: a rounding step is gone"
+        return _Limit(rms, LOST_ROUNDING * max(unit, rms_other), lost)
+    overall = _Limit(
+        rms_other, RMS_MARGIN * rms + unit, f"{RMS_MARGIN:.0f} × {reason}, root of the mean square"
+    )
+    return largest if overall.holds else overall
 
 
 def _rms(values: Array) -> float:

@@ -85,9 +85,9 @@ def _join_dims(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> tuple[Di
 def _join_containers(a: TensorType, b: TensorType) -> TensorType:
     if not isinstance(a, ContainerType) or not isinstance(b, ContainerType) or a.kind != b.kind:
         return UNKNOWN
-    return ContainerType(
-        kind=a.kind, item=join(a.item, b.item), length=a.length if a.length == b.length else None
-    )
+    # An empty sequence says nothing of its items.
+    item = b.item if a.length == 0 else a.item if b.length == 0 else join(a.item, b.item)
+    return ContainerType(kind=a.kind, item=item, length=a.length if a.length == b.length else None)
 
 
 def _same_content(a: np.ndarray, b: np.ndarray) -> bool:  # type: ignore[type-arg]

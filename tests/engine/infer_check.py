@@ -77,24 +77,46 @@ def _untrue_items(known: TensorType, value: Any, sizes: Sizes) -> str | None:
     return next((text for item in value if (text := untrue(known.item, item, sizes))), None)
 
 
-def complaints(
-    model: ir.Model, feeds: Mapping[str, Any], *, claims: bool = False, facts: Facts | None = None
-) -> list[str]:
-    """Return all that inference gets wrong about a run of a model on these inputs."""
-    facts = facts or Facts(model, claims=claims)
+def observed(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every value of one run by tap name; Occurrences inside subgraphs."""
     interpreter = Interpreter(model)
-    listed = [(key, value) for key, value in values(interpreter._body) if _inside(value, facts)]
-    results = interpreter.run(feeds, taps=[key for key, _ in listed])
+    return interpreter.run(feeds, taps=[key for key, _ in values(interpreter._body)])
+
+
+def complaints(
+    model: ir.Model, feeds: Mapping[str, Any], results: Mapping[str, Any], *, claims: bool = False
+) -> list[str]:
+    """Return what inference gets wrong about the results of a run on these inputs.
+
+    model: the one that ran, or the same with less known of its inputs, or more.
+    """
+    facts = Facts(model, claims=claims)
     sizes = bound(facts, feeds, model)
     found = []
-    for key, value in listed:
-        actual = results.get(key)
-        known = facts.of(value)
-        runs = actual if isinstance(actual, Occurrences) else [actual] if key in results else []
+    for key, value in values(Interpreter(model)._body):
+        if not facts.belongs(value) or key not in results:
+            continue  # a value of a function body that ONNX gives an operator is none of the model's
+        actual, known = results[key], facts.of(value)
+        runs = actual if isinstance(actual, Occurrences) else [actual]
         found += [f"{key}: {text}" for each in runs if (text := untrue(known, each, sizes))][:1]
     return found
 
 
-def _inside(value: ir.Value, facts: Facts) -> bool:
-    """Return whether a value belongs to the model: not to a function body that ONNX gives an operator."""
-    return value.graph is facts.model.graph or facts.belongs(value)
+def without_sizes(model: ir.Model) -> ir.Model:
+    """Return the model with inputs of known rank whose sizes are not declared; changed in place."""
+    for value in model.graph.inputs:
+        if value.shape is not None and isinstance(value.type, ir.TensorType):
+            value.shape = ir.Shape([None] * len(value.shape))
+    return model
+
+
+def with_content(model: ir.Model, feeds: Mapping[str, Any]) -> ir.Model:
+    """Return the model with its tensor inputs held as initializers; changed in place."""
+    for value in list(model.graph.inputs):
+        fed = feeds.get(str(value.name))
+        if isinstance(fed, np.ndarray) and fed.dtype != object and isinstance(value.type, ir.TensorType):
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor(fed, dtype=value.dtype, name=value.name)
+            value.shape = ir.Shape(fed.shape)
+            model.graph.initializers[str(value.name)] = value
+    return model

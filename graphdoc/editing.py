@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from graphdoc.surgeon.edit_merge import Merged
 from graphdoc.surgeon.edit_repair import Repairs
 from graphdoc.surgeon.edit_text import NodeText, parse_node
 from graphdoc.surgeon.edited import Edited
-from graphdoc.surgeon.layout import Layout
+from graphdoc.surgeon.layout import THRESHOLD, Layout
 from graphdoc.surgeon.model import load, open_source, save
 
 Lines = list[str]
@@ -26,12 +26,14 @@ Lines = list[str]
 class Session:
     """A model while it is edited.
 
-    layout: where the weights go when it is saved, None: as they lie. left: what could not be repaired.
+    location, threshold: where the weights go when it is saved (surgeon/layout.py); None: as they lie.
+    left: what could not be repaired.
     inputs, outputs: the original's names, in the order in which the model has them now.
     """
 
     model: ir.Model
-    layout: Layout | None = None
+    location: str | None = None
+    threshold: int = THRESHOLD
     left: Lines = field(default_factory=list)
     inputs: Lines = field(default_factory=list)
     outputs: Lines = field(default_factory=list)
@@ -324,7 +326,7 @@ def _chain(session: Session, text: str) -> Lines:
 
 
 def _external(session: Session, text: str) -> Lines:
-    session.layout = replace(session.layout or Layout(), location=text)
+    session.location = text
     return [f"weights go to {text}"]
 
 
@@ -344,12 +346,12 @@ def parse_bytes(text: str) -> int:
 
 
 def _threshold(session: Session, text: str) -> Lines:
-    session.layout = replace(session.layout or Layout(), threshold=parse_bytes(text))
+    session.threshold = parse_bytes(text)
     return [f"weights below {text} stay in the model"]
 
 
 def _inline(session: Session, text: str) -> Lines:
-    session.layout = Layout()
+    session.location = ""
     return ["weights go into the model"]
 
 
@@ -492,7 +494,8 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
         tuple(dict.fromkeys(session.left)),
     )
     if not result.wrong:
-        save(session.model, out, layout=session.layout)
+        layout = None if session.location is None else Layout(session.location, session.threshold)
+        save(session.model, out, layout=layout)
     return result
 
 

@@ -268,13 +268,11 @@ def _groups(old_in: Sequence[Dim], old_out: Sequence[Dim]) -> list[tuple[list[in
         ins, outs = [i], [o]
         i, o = i + 1, o + 1
         while a != b:
-            if not isinstance(a, int) or not isinstance(b, int) or 0 in (a, b):
-                return None
-            if a < b and i < len(old_in) and isinstance(nxt := old_in[i], int):
-                a, i = a * nxt, i + 1
+            if i < len(old_in) and _grows(a, b):
+                a, i = _times(a, old_in[i]), i + 1
                 ins.append(i - 1)
-            elif b < a and o < len(old_out) and isinstance(nxt := old_out[o], int):
-                b, o = b * nxt, o + 1
+            elif o < len(old_out) and _grows(b, a):
+                b, o = _times(b, old_out[o]), o + 1
                 outs.append(o - 1)
             else:
                 return None
@@ -285,6 +283,19 @@ def _groups(old_in: Sequence[Dim], old_out: Sequence[Dim]) -> list[tuple[list[in
     groups[-1][0].extend(range(i, len(old_in)))
     groups[-1][1].extend(range(o, len(old_out)))
     return groups
+
+
+def _grows(size: Dim, goal: Dim) -> bool:
+    """Whether more dims must be taken into ``size`` to reach ``goal``."""
+    if isinstance(size, int) and isinstance(goal, int):
+        return 0 < size < goal
+    return size == 1
+
+
+def _times(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return b if a == 1 else a if b == 1 else None
 
 
 def _expand(work: _Work, node: ir.Node) -> None:

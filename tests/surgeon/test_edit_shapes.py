@@ -204,6 +204,9 @@ def test_bad_sizes_are_refused(verb: Any, words: str) -> None:
         ([2, 1, 8], [2, 2, 4], 1, 1),
         ([0, 4], [0, 4], 0, 0),
         ([5], [], 0, None),
+        ([1, "S", 1], ["S"], 0, 0),
+        ([1, "S"], [1, 1, "S"], 0, 0),
+        (["S", 1], ["T"], 1, None),
     ],
 )
 def test_where_a_dim_goes(old_in: list[Any], old_out: list[Any], axis: int, place: int | None) -> None:

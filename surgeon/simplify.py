@@ -17,7 +17,7 @@ from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.prepare import prepare
 from graphdoc.surgeon.rules import all_rules
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_references, operator_name
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_references, operator_name, walk
 from graphdoc.surgeon.rules.passes import PASSES
 from graphdoc.surgeon.saver import all_tensors
 from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified
@@ -188,7 +188,7 @@ class _Driver:
         """Visit every node of a graph, and those near edits again."""
         context = self.context
         context.root = root
-        queue = deque(root.all_nodes())
+        queue = deque(walk(root))
         waiting = set(queue)
         while queue and not self._full():
             node = queue.popleft()
@@ -254,7 +254,7 @@ def label(node: ir.Node) -> str:
 def count_nodes(model: ir.Model) -> int:
     """Return the number of nodes, in subgraphs and functions too."""
     roots = (model.graph, *model.functions.values())
-    return sum(1 for root in roots for _ in root.all_nodes())
+    return sum(1 for root in roots for _ in walk(root))
 
 
 def _kept(globs: tuple[str, ...]) -> Callable[[ir.Value | ir.Node], bool]:

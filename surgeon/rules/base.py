@@ -8,8 +8,9 @@ A rule holds in every run, for every input: what it does not know of shapes, typ
 assume. ``Context.facts`` tells what is known.
 """
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,7 +89,7 @@ def operator_name(node: ir.Node) -> str:
 
 def has_references(node: ir.Node) -> bool:
     """Whether an attribute of the node refers to a parameter of the function around it."""
-    return any(attribute.is_ref() for attribute in node.attributes.values())
+    return any(attribute.is_ref() for attribute in node.attributes.data.values())
 
 
 class Names:
@@ -110,7 +111,7 @@ class Names:
     def count(self, graph: ir.Graph) -> None:
         """Note the names of a graph that joins the model, and of the graphs inside it."""
         self._add(graph)
-        for node in graph.all_nodes():
+        for node in walk(graph):
             for inner in subgraphs(node):
                 self._add(inner)
 
@@ -150,6 +151,7 @@ class Context:
     root: the main graph or function that is worked on. touched: nodes near an edit, to be tried again.
     growth: bytes that folding added. virtual: results of folding that were too large to be kept; what follows
     from them may be small.
+    stored: constants that rules made, by graph and content: what is equal is stored once.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class Context:
         self.touched: dict[ir.Node, None] = {}
         self.growth = 0
         self.virtual: dict[ir.Value, np.ndarray[Any, Any]] = {}
+        self.stored: dict[Any, ir.Value] = {}
         self._removed = 0
 
     # ---- looking around
@@ -274,23 +277,45 @@ class Context:
     def constant(
         self, array: np.ndarray[Any, Any], like: ir.Value | ir.Node, name: str | None = None
     ) -> ir.Value:
-        """Return a new constant in the graph of ``like``: an initializer, in functions a Constant node.
+        """Return a constant in the graph of ``like``: an initializer, in functions a Constant node.
 
-        name: a hint; the name becomes one that is not in use.
+        name: a hint; the name becomes one that is not in use. An equal constant that a rule made in the same
+        graph is returned as it is.
         """
+        graph = like.graph
+        if graph is None:
+            raise ValueError(f"'{like.name}' lies in no graph")
+        key = (graph, content_key(array))
+        known = self.find_stored(key)
+        if known is not None:
+            return known
         hint = name or (like.name if isinstance(like, ir.Value) else str(like.outputs[0].name)) or "constant"
         name = self.names.value(hint)
         tensor = make_tensor(array, name)
-        graph = like.graph
-        if graph is None:
-            raise ValueError(f"'{hint}' lies in no graph")
         if isinstance(self.root, ir.Function):
             return self._constant_node(tensor, like, graph)
+        return self.initializer(tensor, name, graph, key)
+
+    def initializer(self, tensor: ir.TensorProtocol, name: str, graph: ir.Graph, key: Any = None) -> ir.Value:
+        """Add an initializer under a name that is free; ``key`` is its content, to be found again."""
         value = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor
         )
         graph.initializers.add(value)
+        if key is not None:
+            self.stored[key] = value
         return value
+
+    def find_stored(self, key: Any) -> ir.Value | None:
+        """Return a constant made before, if it is still there and may stand for another one."""
+        known = self.stored.get(key)
+        if known is None or not known.is_initializer() or known.is_graph_input():
+            return None
+        return known
+
+    def has_constant(self, array: np.ndarray[Any, Any], like: ir.Value | ir.Node) -> bool:
+        """Whether :meth:`constant` would return one that is there already."""
+        return bool(self.stored) and self.find_stored((like.graph, content_key(array))) is not None
 
     def _constant_node(
         self, tensor: ir.TensorProtocol, like: ir.Value | ir.Node, graph: ir.Graph
@@ -381,30 +406,30 @@ class Context:
             )
         self.touch(node, *node.outputs)
 
-    def remove(self, node: ir.Node) -> None:
-        """Remove a node that nothing needs; whoever made or shares its inputs is tried again."""
-        inputs = [value for value in node.inputs if value is not None] + captured(node)
-        inner = inner_nodes(node)
+    def remove(self, node: ir.Node) -> list[ir.Node]:
+        """Remove a node that nothing needs; return who made its inputs. They and other readers are tried again."""
+        inputs = [value for value in node.inputs if value is not None]
+        inner: list[ir.Node] = []
+        if subgraphs(node):
+            inputs += captured(node)
+            inner = inner_nodes(node)
         self._graph_of(node).remove(node, safe=True)
         for item in inner:
             for index in range(len(item.inputs)):
                 item.replace_input_with(index, None)
-        for item in (node, *inner):
             self.touched.pop(item, None)
+        self.touched.pop(node, None)
         self._removed += 1 + len(inner)
         self.touch(*inputs)
+        return [maker for value in inputs if (maker := value.producer()) is not None]
 
     def prune(self) -> None:
         """Remove touched nodes that nothing needs, and then what only they needed."""
         left = list(self.touched)
         while left:
             node = left.pop()
-            if node.graph is None or not node.outputs or self.kept(node) or not self.unused(node):
-                continue
-            makers = [value.producer() for value in node.inputs if value is not None]
-            makers += [value.producer() for value in captured(node)]
-            self.remove(node)
-            left += [maker for maker in makers if maker is not None]
+            if node.graph is not None and node.outputs and self.unused(node) and not self.kept(node):
+                left += self.remove(node)
 
     def count_added(self, nodes: int) -> None:
         """Note nodes that were added by other means than :meth:`node`."""
@@ -432,19 +457,26 @@ def use_count(value: ir.Value) -> int:
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs in a node's attributes, in order."""
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
+    for attribute in node.attributes.data.values():  # the mapping around it is slow, and this runs everywhere
+        kind = attribute.type
+        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.value)
+        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found.extend(attribute.value)
     return found
+
+
+def walk(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
+    """Yield the nodes of a graph, each followed by those of its subgraphs."""
+    for node in graph:
+        yield node
+        for inner in subgraphs(node):
+            yield from walk(inner)
 
 
 def inner_nodes(node: ir.Node) -> list[ir.Node]:
     """Return the nodes in a node's subgraphs, nested ones too."""
-    return [inner for graph in subgraphs(node) for inner in graph.all_nodes()]
+    return [inner for graph in subgraphs(node) for inner in walk(graph)]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -457,6 +489,26 @@ def captured(node: ir.Node) -> list[ir.Value]:
         own.update(graph.inputs, graph.initializers.values())
     found = {value: None for item in inner for value in item.inputs if value is not None and value not in own}
     return list(found)
+
+
+def content_key(array: np.ndarray[Any, Any]) -> Any:
+    """Return what two arrays share exactly if they are equal bit for bit."""
+    if array.dtype == object:
+        return "string", array.shape, tuple(array.reshape(-1))
+    raw = np.ascontiguousarray(array)
+    if raw.nbytes <= SHORT:
+        return raw.dtype.name, array.shape, raw.tobytes()
+    digest = hashlib.sha256(raw.reshape(-1).view(np.uint8).data).digest()
+    return raw.dtype.name, array.shape, digest
+
+
+SHORT = 4096
+"""Bytes up to which a content is its own key."""
+
+
+def tensor_key(tensor: ir.TensorProtocol) -> Any:
+    """Return the key of a short tensor's content."""
+    return content_key(tensor.numpy())
 
 
 def make_tensor(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, captured, rule, subgraphs, use_count
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, captured, rule, subgraphs, use_count, walk
 
 MAX_TRIPS = 64
 """Trips up to which a loop is unrolled on request."""
@@ -202,7 +202,7 @@ def unroll_loops(node: ir.Node, context: Context) -> Edit | Refusal | None:
     count = None if body is None else trips(node, body, context)
     if body is None or count is None:
         return Refusal("how often it runs is not known")
-    if count > MAX_TRIPS or count * sum(1 for _ in body.all_nodes()) > MAX_COPIES:
+    if count > MAX_TRIPS or count * sum(1 for _ in walk(body)) > MAX_COPIES:
         return Refusal(f"{count} copies of its body are too many")
     return unroll(node, body, count, context)
 
@@ -251,7 +251,7 @@ def _copy_body(
     outputs = [given.get(value, value) for value in copy.outputs]
     direct = {index: value for index, value in enumerate(outputs) if copy.outputs[index] in given}
     moved = move_into(node, copy, context)
-    context.count_added(sum(1 for _ in body.all_nodes()))
+    context.count_added(sum(1 for _ in walk(body)))
     return [direct.get(index, value) for index, value in enumerate(moved)]
 
 

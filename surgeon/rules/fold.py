@@ -14,6 +14,7 @@ import onnx_ir as ir
 from graphdoc.engine.attributes import decode
 from graphdoc.engine.ops.table import Call, canonical_domain, find
 from graphdoc.surgeon.rules.base import (
+    SHORT,
     Context,
     Edit,
     Refusal,
@@ -21,6 +22,7 @@ from graphdoc.surgeon.rules.base import (
     operator_name,
     rule,
     subgraphs,
+    tensor_key,
     use_count,
 )
 
@@ -177,8 +179,9 @@ def _keep(node: ir.Node, results: list[Any], context: Context) -> Edit | Refusal
         for value, result in zip(node.outputs, results, strict=False)
         if value.name and (use_count(value) or value.is_graph_output())
     ]
-    added = sum(_stored(result) for _, result in wanted) - _released(node)
-    if added > 0 and context.growth + added > context.options.max_growth:
+    size = sum(_stored(result) for value, result in wanted if not context.has_constant(result, value))
+    added = size - _released(node)
+    if added > 0 and (context.growth + added > context.options.max_growth or _bloats(node, size, context)):
         for value, result in wanted:
             if value not in context.virtual:
                 context.virtual[value] = result
@@ -188,6 +191,20 @@ def _keep(node: ir.Node, results: list[Any], context: Context) -> Edit | Refusal
     for value, result in wanted:
         put_constant(value, result, context)
     return Edit(f"computed {node.op_type}")
+
+
+BLOAT = 64
+"""A result this many times larger than what it is made from may take only this share of ``max_growth``."""
+
+
+def _bloats(node: ir.Node, size: int, context: Context) -> bool:
+    """Whether a node blows up next to nothing (Expand, Tile, ConstantOfShape): the node is the better form."""
+    made_from = sum(
+        _bytes(context.type_of(value))
+        for value in node.inputs
+        if value is not None and value not in context.virtual
+    )
+    return size > context.options.max_growth // BLOAT and size > BLOAT * made_from
 
 
 def _stored(array: np.ndarray[Any, Any]) -> int:
@@ -209,15 +226,19 @@ def _released(node: ir.Node) -> int:
     )
 
 
-def put_constant(value: ir.Value, array: np.ndarray[Any, Any], context: Context) -> ir.Value:
-    """Replace a node's output by a constant of the same name, and return that."""
+def put_constant(value: ir.Value, array: np.ndarray[Any, Any], context: Context) -> None:
+    """Replace a node's output by a constant of the same name."""
     name = str(value.name)
     if not value.is_graph_output():
-        value.name = context.names.value(name)
-        context.names.release(name)
-    new = context.constant(array, value, name=name)
-    context.replace(value, new)
-    return new
+        _vacate(value, context)
+    context.replace(value, context.constant(array, value, name=name))
+
+
+def _vacate(value: ir.Value, context: Context) -> None:
+    """Give a value another name, so that its own is free for what takes its place."""
+    name = str(value.name)
+    value.name = context.names.value(name)
+    context.names.release(name)
 
 
 def _cast_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
@@ -276,14 +297,31 @@ def constant_nodes(node: ir.Node, context: Context) -> Edit | Refusal | None:
     if isinstance(context.root, ir.Function):
         return None
     value = node.outputs[0]
+    held = node.attributes.get("value")
+    if held is not None and held.type == ir.AttributeType.TENSOR:
+        _hold_tensor(value, held.value, context)
+        return Edit("made it an initializer")
     array = context.array(value)
     if array is None:
         return Refusal("its content is not known")
-    tensor = node.attributes.get("value")
-    new = put_constant(value, array, context)
-    if tensor is not None and tensor.type == ir.AttributeType.TENSOR:
-        new.const_value = tensor.as_tensor()  # external data stays where it lies
+    put_constant(value, array, context)
     return Edit("made it an initializer")
+
+
+def _hold_tensor(value: ir.Value, tensor: ir.TensorProtocol, context: Context) -> None:
+    """Put the tensor of a Constant node into an initializer; external data stays where it lies."""
+    graph = value.graph
+    if graph is None:
+        raise ValueError(f"'{value.name}' lies in no graph")
+    small = tensor.dtype != ir.DataType.STRING and tensor.nbytes <= SHORT
+    key = (graph, tensor_key(tensor)) if small else None
+    known = context.find_stored(key)
+    if known is None:
+        name = str(value.name)
+        if not value.is_graph_output():
+            _vacate(value, context)
+        known = context.initializer(tensor, context.names.value(name), graph, key)
+    context.replace(value, known)
 
 
 @rule("fold-shapes", "fold")

@@ -44,7 +44,8 @@ def linear_before(node: ir.Node, place: int, context: Context) -> ir.Node | Refu
 
 
 def _constant(value: ir.Value | None, context: Context) -> Array | None:
-    return None if value is None else materialised(value, context)
+    """Return the content of a stored constant; not of one that folding left to be computed."""
+    return None if value is None or value in context.virtual else materialised(value, context)
 
 
 def _weights(node: ir.Node, context: Context) -> Array | None:

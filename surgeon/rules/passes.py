@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
-from graphdoc.surgeon.rules.base import Context, Edit, has_references, subgraphs, use_count
+from graphdoc.surgeon.rules.base import Context, Edit, has_references, subgraphs, use_count, walk
 from graphdoc.surgeon.rules.fold import is_random
 
 Root = ir.Graph | ir.Function
@@ -33,7 +33,7 @@ def graphs_of(root: Root) -> list[ir.Graph]:
     """Return a graph or function's own graph and all graphs inside it, outer ones first."""
     first = root.graph if isinstance(root, ir.Function) else root
     found = [first]
-    for node in first.all_nodes():
+    for node in walk(first):
         found.extend(subgraphs(node))
     return found
 
@@ -178,11 +178,11 @@ def _unused_functions(root: Root, context: Context) -> Iterator[Done]:
     if root is not context.model.graph:
         return
     functions = context.model.functions
-    calls = {node.op_identifier() for node in root.all_nodes()}
+    calls = {node.op_identifier() for node in walk(root)}
     left = [functions[key] for key in calls if key in functions]
     used = {function.identifier() for function in left}
     while left:
-        inner = {node.op_identifier() for node in left.pop().all_nodes()} & functions.keys() - used
+        inner = {node.op_identifier() for node in walk(left.pop())} & functions.keys() - used
         used |= inner
         left += [functions[key] for key in inner]
     for key in [key for key in functions if key not in used]:

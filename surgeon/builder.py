@@ -33,6 +33,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self._constants: list[ir.Value] = []
         self._graph = anchor.graph
+        self._touched = dict(context.touched)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not name[:1].isupper():
@@ -65,7 +66,7 @@ class Builder:
         return value
 
     def undo(self) -> None:
-        """Take back all that was made."""
+        """Take back all that was made; nothing near it needs to be tried again."""
         for node in reversed(self.nodes):
             self.context.remove(node)
         for value in self._constants:
@@ -74,6 +75,8 @@ class Builder:
                 self.context.remove(maker)
             elif value.graph is not None:
                 value.graph.initializers.pop(str(value.name))
+        self.context.touched.clear()
+        self.context.touched.update(self._touched)
 
     def sort(self) -> None:
         """Put the nodes of the graph in an order in which each stands after what it reads."""

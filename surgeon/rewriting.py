@@ -13,10 +13,14 @@ from graphdoc.surgeon.rule_files import load_rules, of_class
 from graphdoc.surgeon.rules import all_rules
 from graphdoc.surgeon.rules.base import Rule
 from graphdoc.surgeon.simplified import Simplified
-from graphdoc.surgeon.simplify import Options, simplify
+from graphdoc.surgeon.simplify import Options, count_nodes, simplify
 from graphdoc.surgeon.verification import Verify
 
 RuleLike = Rule | type[PatternRule] | str | os.PathLike[str]
+
+_EDITS_PER_NODE = 10
+_EDITS_LEAST = 100
+"""More edits than this many for each node, and a few, are rules that undo each other."""
 
 _CLEAN = ("unused-initializers",)
 """Passes that run along: a rule leaves constants behind that nothing reads any more."""
@@ -38,12 +42,24 @@ def rewrite(
     report.
     fresh: makes a copy of the model that may be edited; by default it is cloned.
 
-    Raises UsageError for rules that do not exist, cannot be loaded, or fail at work.
+    Raises UsageError for rules that do not exist, cannot be loaded, fail at work, or never come to an end.
     """
     chosen = resolve_rules(rules)
     own = [rule for rule in chosen if rule not in all_rules()]
-    options = Options(only=(*dict.fromkeys(rule.name for rule in chosen), *_CLEAN), keep=tuple(keep))
-    return simplify(load(model), options, verify, rules=own, fresh=fresh)
+    graph = load(model)
+    limit = _EDITS_LEAST + _EDITS_PER_NODE * count_nodes(graph)
+    only = (*dict.fromkeys(rule.name for rule in chosen), *_CLEAN)
+    result = simplify(
+        graph, Options(only=only, keep=tuple(keep), limit=limit), verify, rules=own, fresh=fresh
+    )
+    if len(result.report.done) >= limit:
+        last = {edit.rule for edit in result.report.done[-_EDITS_LEAST:]}
+        raise UsageError(
+            f"the rules do not come to an end: {limit} edits were made",
+            where=", ".join(sorted(last)),
+            next_step="let a rule refuse what another one, or it itself, makes",
+        )
+    return result
 
 
 def resolve_rules(rules: RuleLike | Iterable[RuleLike]) -> tuple[Rule, ...]:

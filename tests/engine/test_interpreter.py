@@ -363,15 +363,6 @@ def test_unknown_operators_are_refused_at_once() -> None:
     assert caught.value.exit_code == 4
 
 
-def test_image_decoder_is_not_left_to_the_reference() -> None:
-    """Its result would depend on the image library of the machine."""
-    text = """<ir_version: 9, opset_import: ["" : 20]>
-    g (uint8[N] x) => (uint8[H, W, C] y) { y = ImageDecoder(x) }"""
-
-    with pytest.raises(UnsupportedOperatorError, match=r"ai\.onnx::ImageDecoder"):
-        build(text)
-
-
 # ---- truth mode, errors, memory -----------------------------------------------------------------------
 
 

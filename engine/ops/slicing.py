@@ -69,8 +69,9 @@ def _slice_size(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(size)[_one_slice(size, start, end, step)])
     if step > 0:
-        span = subtract(_edge(end, size), _edge(start, size))
-        return maximum(ceil_divide(span, step), 0)
+        last = _edge(end, size)
+        first = start if last == size and at_least(start, 0) else _edge(start, size)
+        return maximum(ceil_divide(subtract(last, first), step), 0)
     whole = (
         isinstance(start, int) and (start == -1 or start >= _FAR) and isinstance(end, int) and end <= -_FAR
     )

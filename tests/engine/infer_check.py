@@ -1,4 +1,4 @@
-"""What inference states of a model, held against a run of it: every value, inside subgraphs and functions too."""
+"""What inference states of a model, held against a run: every value, inside subgraphs and functions too."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def bound(facts: Facts, feeds: Mapping[str, Any], model: ir.Model) -> Sizes:
 
 
 def number(dim: Dim, sizes: Sizes) -> int | None:
-    """Return a size with the symbols put in; None when it is not stated, or a symbol of the file's is free."""
+    """Return a size with the symbols put in; None when it is not stated or holds another symbol."""
     found = substitute(dim, dict(sizes))
     return found if isinstance(found, int) else None
 
@@ -56,13 +56,18 @@ def untrue(known: TensorType, value: Any, sizes: Sizes) -> str | None:
         agrees = len(stated) == value.ndim
         if not agrees or any(n not in (None, m) for n, m in zip(stated, value.shape, strict=True)):
             return f"shape {known.shape} ({stated}) for {value.shape}"
-    if known.value is not None and known.value.tobytes() != np.ascontiguousarray(value).tobytes():
-        if value.dtype != object or known.value.tolist() != value.tolist():
-            return f"content {known.value!r:.60} for {value!r:.60}"
+    if known.value is not None and not _same_content(known.value, value):
+        return f"content {known.value!r:.60} for {value!r:.60}"
     for entry, actual in zip(known.elements or (), value.reshape(-1).tolist(), strict=False):
         if number(entry, sizes) not in (None, actual):
             return f"entries {known.elements} for {value.tolist()}"
     return None
+
+
+def _same_content(a: Any, b: Any) -> bool:
+    if b.dtype == object:
+        return bool(a.tolist() == b.tolist())
+    return bool(a.tobytes() == np.ascontiguousarray(b).tobytes())
 
 
 def _untrue_items(known: TensorType, value: Any, sizes: Sizes) -> str | None:

@@ -41,6 +41,7 @@ class Options:
     ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
+    first_only: stop looking once a layer is known to be wrong by itself; untapped runs are left out.
     command: what to type to repeat the comparison. model, suspect: the reference and the test as typed.
     """
 
@@ -53,6 +54,7 @@ class Options:
     seed: int = 0
     memory: int | None = None
     latency: bool = True
+    first_only: bool = False
     command: str = ""
     model: str = ""
     suspect: str = ""
@@ -217,6 +219,8 @@ def _untouched(
 
     A long run is spared where taps are free: then the tapped run was the untapped one.
     """
+    if options.first_only:
+        return _Whole(None)
     if getattr(runner, "taps_are_free", False) and sum(timings.values()) > LATENCY_SECONDS / 2:
         total = sum(timings.values())
         return _Whole(0.0, Latency(median=total, low=total, high=total, runs=1))
@@ -265,7 +269,8 @@ def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple
     judged = judge(findings, evidence, given)
     steps: tuple[Callable[..., None], ...] = (examine,) if given else (examine, measure_noise)
     for step in steps:
-        if suspects(findings, judged):
+        found = options.first_only and any(j.status in (Status.OWN, Status.NAN) for j in judged)
+        if suspects(findings, judged) and not (found and step is measure_noise):
             step(scene, findings, judged, evidence)
             judged = judge(findings, evidence, given)
     return judged, evidence

@@ -20,6 +20,7 @@ _running: dict[int, ort.RunOptions] = {}
 def stoppable() -> Iterator[ort.RunOptions]:
     """Yield options for one run; while an :func:`interruptible` block is open, Ctrl-C ends the run."""
     options = ort.RunOptions()
+    options.log_severity_level = 4  # a run that fails says so in its exception; the log says it once more
     _running[id(options)] = options
     try:
         yield options

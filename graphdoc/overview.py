@@ -14,6 +14,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Find out what is wrong": (
         Entry("compare", "compare two models or runners layer by layer"),
         Entry("run", "run a model, save inner values"),
+        Entry("reduce", "cut a failing model down to the nodes that fail"),
     ),
     "Look inside": (
         Entry("inspect", "inputs, layers, weights, operators"),

@@ -5,7 +5,7 @@ of its inputs is first asked for: for a loop, the weakest type that the state ke
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -90,7 +90,7 @@ def _join_containers(a: TensorType, b: TensorType) -> TensorType:
     return ContainerType(kind=a.kind, item=item, length=a.length if a.length == b.length else None)
 
 
-def _same_content(a: np.ndarray, b: np.ndarray) -> bool:  # type: ignore[type-arg]
+def _same_content(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and (a is b or a.tobytes() == b.tobytes())
 
 

@@ -198,12 +198,14 @@ def subtract(a: Dim, b: Dim) -> Dim:
 
 def total(dims: Iterable[Dim]) -> Dim:
     """Return the sum of sizes."""
-    return reduce(add, dims, 0)
+    start: Dim = 0
+    return reduce(add, dims, start)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
     """Return the product of sizes."""
-    return reduce(multiply, dims, 1)
+    start: Dim = 1
+    return reduce(multiply, dims, start)
 
 
 # ---- division -----------------------------------------------------------------------------------------
@@ -429,10 +431,10 @@ def _weaker(function: tuple[str, tuple[Known, ...]], coefficient: int, rest: Dim
         cases = [add(rest, multiply(coefficient, argument)) for argument in arguments]
         # min is one of its arguments, and at most each of them; max at least each of them.
         return [cases] if (name == "min") == (coefficient > 0) else [[case] for case in cases]
-    if name == "floor" and isinstance(arguments[1], int):
-        top, bottom = arguments
+    top, bottom = arguments if name == "floor" else (0, "")
+    if isinstance(bottom, int):
         # ⌊p/d⌋ lies between (p − d + 1)/d and p/d.
-        bound = top if coefficient < 0 else subtract(top, bottom - 1)
+        bound = top if coefficient < 0 else add(top, 1 - bottom)
         return [[add(multiply(rest, bottom), multiply(coefficient, bound))]]
     return []
 

@@ -91,8 +91,9 @@ def shape(text: str, name: str = "y", **shapes: Any) -> Any:
             # torch.Tensor.expand: -1 keeps a size, told by Where.
             """g (float[B, 1] x) => (float[a, b] y) {
                 s = Shape<start = 0, end = 1>(x)  k = Constant<value_ints = [4]>()
-                t = Concat<axis = 0>(s, k)  m = Constant<value_ints = [-1]>()  o = Constant<value_ints = [1, 1]>()
-                q = Equal(t, m)  w = Where(q, o, t)  y = Expand(x, w) }""",
+                t = Concat<axis = 0>(s, k)  m = Constant<value_ints = [-1]>()
+                o = Constant<value_ints = [1, 1]>()  q = Equal(t, m)  w = Where(q, o, t)
+                y = Expand(x, w) }""",
             ("B", 4),
         ),
         (
@@ -101,7 +102,8 @@ def shape(text: str, name: str = "y", **shapes: Any) -> Any:
                 n = Shape<start = 1, end = 2>(x)  z = Constant<value_ints = [0]>()
                 p = Concat<axis = 0>(n, z, z, z)  two = Constant<value_ints = [-1, 2]>()  m = Reshape(p, two)
                 e = Constant<value_ints = [-9223372036854775807]>()  b = Constant<value_ints = [-1]>()
-                r = Slice(m, b, e, z, b)  t = Transpose<perm = [1, 0]>(r)  f = Reshape(t, b)  y = Pad(x, f) }""",
+                r = Slice(m, b, e, z, b)  t = Transpose<perm = [1, 0]>(r)  f = Reshape(t, b)
+                y = Pad(x, f) }""",
             ("B", "2*T"),
         ),
         (
@@ -115,7 +117,8 @@ def shape(text: str, name: str = "y", **shapes: Any) -> Any:
             ("B", 4, "2*H", "floor(W/2)"),
         ),
         (
-            """g (float[N, 6] x) => (float[a, b] y, float[c, d] z) { y, z = Split<axis = 0, num_outputs = 2>(x) }""",
+            """g (float[N, 6] x) => (float[a, b] y, float[c, d] z) {
+                y, z = Split<axis = 0, num_outputs = 2>(x) }""",
             ("floor((N + 1)/2)", 6),
         ),
         (
@@ -394,7 +397,7 @@ def test_a_loop_keeps_what_is_stable(step: str, state: Any) -> None:
 
 
 def test_a_loop_that_may_not_run_leaves_scanned_sizes_open() -> None:
-    """Without an iteration the scan output is empty, with the declared sizes; with a constant count it is not."""
+    """Without an iteration the scan output is empty, with declared sizes; a constant count rules that out."""
     maybe = model(LOOP.format(before="", trips="n", cond="", step="s2 = Relu(s)"))
     sure = model(LOOP.format(before="t = Constant<value_int = 3>()", trips="t", cond="", step="s2 = Relu(s)"))
 
@@ -470,7 +473,8 @@ def test_sequences_tell_of_their_items() -> None:
 def test_nothing_is_known_of_nothing() -> None:
     """An omitted input, an unknown operator and a node that a run would refuse have the empty type."""
     graph = model(
-        "g (float[N] x) => (float[a] y, float[b] z) { y = custom.Unknown(x)  z = Transpose<perm = [3, 1]>(x) }",
+        """g (float[N] x) => (float[a] y, float[b] z) {
+            y = custom.Unknown(x)  z = Transpose<perm = [3, 1]>(x) }""",
         '<ir_version: 10, opset_import: ["": 18, "custom": 1]>',
     )
     facts = Facts(graph, claims=False)

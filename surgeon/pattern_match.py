@@ -201,7 +201,8 @@ class Matcher:
         if isinstance(part, AnyOf):
             return max((self.fit(each, value) for each in part.choices), key=_nearness)
         if value is None:
-            optional = isinstance(part, Variable) and part.optional
+            variable = part.variable if isinstance(part, Constant) else part
+            optional = isinstance(variable, Variable) and variable.optional
             return Fit(optional, reason="" if optional else " lacks an input that the pattern has")
         if isinstance(part, Constant):
             return self._fit_constant(part, value)
@@ -416,7 +417,8 @@ def _holds(array: np.ndarray[Any, Any], value: float, rtol: float | None) -> boo
     wide = array.astype(np.float64)
     stored = float(np.asarray(value, array.dtype))
     if rtol is None:
-        rtol = 0.0 if stored == value else float(ml_dtypes.finfo(array.dtype).eps)
+        eps = ml_dtypes.finfo(array.dtype).eps  # type: ignore[no-untyped-call]
+        rtol = 0.0 if stored == value else float(eps)
     return bool((np.abs(wide - value) <= rtol * abs(value)).all())
 
 

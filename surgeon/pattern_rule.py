@@ -69,8 +69,14 @@ class PatternRule:
     def recorded(self) -> Pattern:
         """The pattern, recorded once.
 
-        Raises UsageError when it is none, or ``rewrite`` asks for a name that it does not have.
+        Raises UsageError when it is none, ``rewrite`` is missing or asks for a name that it does not have.
         """
+        for method in ("pattern", "rewrite"):
+            if getattr(type(self), method) is getattr(PatternRule, method):
+                name = type(self).__name__
+                raise UsageError(
+                    f"{name} has no {method}", where=name, next_step=f"def {method}(self, op, …)"
+                )
         pattern = record(self.pattern)
         strange = [name for name in self._wanted if name not in (*pattern.variables, *_GIVEN)]
         if strange:

@@ -159,8 +159,8 @@ class RotaryEmbedding(AssembleRule):
         sizes: Any = None,
     ) -> Any:
         """The halves by two Slices or one Split."""
-        first = op.Slice(x, op.scalar(zero), op.scalar(middle), op.scalar(axis), step, _name="first")
-        second = op.Slice(x, op.scalar(middle), op.scalar(end), op.scalar(axis), step)
+        first = op.Slice(x, op.scalar(zero), op.scalar(middle), op.scalar(axis), op.scalar(step))
+        second = op.Slice(x, op.scalar(middle), op.scalar(end), op.scalar(axis), op.scalar(step))
         low, high = op.Split(x, sizes, axis=_last(op), _outputs=2, _name="split", _attributes="any")
         turned = op.any_of(
             op.Concat(op.Neg(second), first, axis=_last(op)), op.Concat(op.Neg(high), low, axis=_last(op))
@@ -208,19 +208,14 @@ def _halves_fault(match: Match, size: int, context: Context) -> Refusal | None:
         if any(shape is None or shape[-1] != size // 2 for shape in shapes):
             return Refusal("x is not split into halves")
     else:
-        step = 1.0 if match["step"] is None else _number(match, "step")
-        cut = (*(_number(match, name) for name in ("zero", "middle", "axis")), step)
-        if cut not in ((0, size // 2, 3, 1), (0, size // 2, -1, 1)) or (_number(match, "end") or 0) < size:
-            return Refusal(f"x is cut at {cut[1]} of {size}, the operator wants halves")
+        step = 1.0 if match["step"] is None else match.scalar("step")
+        start, middle, end, axis = (match.scalar(name) for name in ("zero", "middle", "end", "axis"))
+        if (start, middle, step) != (0, size // 2, 1) or end < size or axis not in (3, -1):
+            return Refusal(f"x is cut at {middle:g} of {size}, the operator wants halves")
     for name in ("cos", "sin"):
         if not _is_doubled(match[name], size, context):
             return Refusal(f"the halves of {name} are not known to be equal")
     return None
-
-
-def _number(match: Match, name: str) -> float | None:
-    array = match.array(name)
-    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
 
 
 _ELEMENTWISE = ("Cos", "Sin", "Cast")
@@ -232,7 +227,8 @@ def _is_doubled(value: ir.Value, size: int, context: Context) -> bool:
     while seen is not None:
         array = context.array(seen)
         if array is not None:
-            return bool(array.shape[-1] == size and np.array_equal(*np.split(array, 2, -1)))
+            half = size // 2
+            return array.shape[-1] == size and np.array_equal(array[..., :half], array[..., half:])
         maker = context.producer(seen, *_ELEMENTWISE, "Mul", "Unsqueeze", "Concat")
         if maker is None:
             return False

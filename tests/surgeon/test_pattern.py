@@ -157,6 +157,20 @@ def test_optional_inputs() -> None:
     assert matches(lambda op, x, w, b: op.Gemm(x, w, b), bare)[0] == []
 
 
+def test_an_optional_constant() -> None:
+    """It may be absent; where it is not, it must be constant."""
+    bare = graph("float[2] x => float[2] y", "y = Clip (x)")
+    known = graph("float[2] x => float[2] y", "y = Clip (x, c)", "float c = {1}")
+    given = graph("float[2] x, float c => float[2] y", "y = Clip (x, c)")
+
+    def pattern(op: Any, x: Any, low: Any = None) -> Any:
+        return op.Clip(x, op.scalar(low))
+
+    assert names(matches(pattern, bare)[0][0])["low"] is None
+    assert matches(pattern, known)[0][0].scalar("low") == 1
+    assert matches(pattern, given) == ([], "Clip y reads 'c', which is not constant")
+
+
 def test_an_input_that_must_be_absent() -> None:
     """None in the middle: Clip without a lower bound."""
     model = graph("float[2] x, float h => float[2] y", "y = Clip (x, , h)")

@@ -338,6 +338,8 @@ def test_a_file_may_list_its_rules(tmp_path: pathlib.Path) -> None:
         ("def f(:\n", "cannot be loaded: invalid syntax", "line 1"),
         ("import nothing_of_that_name\n", "cannot be loaded: ModuleNotFoundError", "line 1"),
         (FILE.replace("op.Relu(op.Relu(x))", "op.Relu(y)"), "rule Outer cannot be used: NameError", "line 7"),
+        (FILE.replace("def pattern", "def other"), "Outer has no pattern", "Outer"),
+        (FILE.replace("def rewrite", "def other"), "Outer has no rewrite", "Outer"),
         (FILE.replace("op.Relu(op.Relu(x))", "x"), "a pattern returns what nodes make", "Outer.pattern"),
         (FILE.replace("rewrite(self, op, x)", "rewrite(self, op, z)"), "rewrite asks for 'z'", "Outer"),
         (FILE.replace("return op.Relu(x)\n", "return 1 / 0\n"), "rule 'outer' failed at Relu 'y'", "line 10"),

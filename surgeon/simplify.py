@@ -175,6 +175,7 @@ class _Driver:
                 self._pass(item)
             if len(self.done) == before or self._full():
                 return
+            self.context.facts.forget_all()  # of the smaller graph more may be known
         raise GraphdocError(
             f"the rules do not come to an end after {MAX_SWEEPS} sweeps",
             where=", ".join(sorted({edit.rule for edit in self.done[-20:]})),
@@ -271,9 +272,7 @@ def _kept(globs: tuple[str, ...]) -> Callable[[ir.Value | ir.Node], bool]:
     return kept
 
 
-def _report(
-    driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification | None
-) -> Report:
+def _report(driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification | None) -> Report:
     return Report(
         nodes_before=driver.nodes_before,
         nodes_after=count_nodes(driver.model),

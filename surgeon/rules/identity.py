@@ -115,8 +115,28 @@ def _add_zero(node: ir.Node, context: Context) -> int | Refusal | None:
             kind = context.type_of(node.outputs[0]).dtype
             if kind is not None and np.dtype(kind).kind in "iu":
                 return place
+            if _sum_of_products(node.inputs[place], context):
+                return place
             return Refusal("adding +0.0 turns -0.0 into 0.0")
     return None
+
+
+_SUMS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
+
+
+def _sum_of_products(value: ir.Value | None, context: Context) -> bool:
+    """Whether a value is a sum of products, moved about perhaps.
+
+    The sign of such a sum that is zero is not specified: it depends on how a runtime adds up. What adding +0.0
+    would make of it is one of the results that were possible before.
+    """
+    maker = context.producer(value, *_SUMS, *_MOVES)
+    for _ in range(4):
+        if maker is None or maker.op_type in _SUMS:
+            break
+        maker = context.producer(maker.inputs[0], *_SUMS, *_MOVES)
+    return maker is not None and maker.op_type in _SUMS
 
 
 @_identity("subtract-zero", "Sub")
@@ -343,4 +363,33 @@ def empty_concat(node: ir.Node, context: Context) -> Edit | None:
     return Edit(f"left out {len(node.inputs) - len(full)} empty inputs")
 
 
-RULES = (*_RULES, empty_concat)
+_STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+"""Inputs with the state that a recurrent operator starts from; left out, it is zero."""
+
+
+@rule("zero-state", "identity", *_STATES)
+def zero_state(node: ir.Node, context: Context) -> Edit | None:
+    """Leave out an initial state of zeros, which is what a recurrent operator starts from anyway."""
+    places = [place for place in _STATES[node.op_type] if _is_zero(node, place, context)]
+    for place in places:
+        context.set_input(node, place, None)
+    return Edit("it starts from zeros anyway") if places else None
+
+
+def _is_zero(node: ir.Node, place: int, context: Context) -> bool:
+    """Whether an input is +0.0 throughout, whatever its size."""
+    if not present(node, place):
+        return False
+    value = node.inputs[place]
+    while (
+        maker := context.producer(value, "Expand", "Tile", "Unsqueeze", "Reshape", "Identity")
+    ) is not None:
+        value = maker.inputs[0]
+    filled = context.producer(value, "ConstantOfShape")
+    if filled is not None:
+        fill = context.attribute(filled, "value")
+        return fill is None or _filled_with(np.asarray(fill), 0.0)
+    return value is not None and _filled_with(context.array(value), 0.0)
+
+
+RULES = (*_RULES, empty_concat, zero_state)

@@ -400,7 +400,8 @@ def _stated(
         stated = row.infer(call, *types, **attributes)
     except Exception:  # noqa: BLE001 (a node that a run would refuse states nothing)
         return ()
-    return stated if isinstance(stated, tuple) else (stated,)
+    listed = stated if isinstance(stated, tuple) else (stated,)
+    return tuple(UNKNOWN if known is None else known for known in listed)
 
 
 def _followed(

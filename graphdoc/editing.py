@@ -473,16 +473,19 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
     """
     source = open_source(path)
     steps = list(edits)
-    session = Session(load(path))
+    session = Session(edit.copy_model(source.model))
     if not steps:
         raise UsageError("no edits are given", next_step="graphdoc edit --help")
     before = _count(session.model)
     rows = apply(session, steps)
     checked = None
     if verify:
-        from graphdoc.editing_check import check_edited  # opens runners
+        from graphdoc.editing_check import check_edited, check_part  # opens runners
 
-        checked = check_edited(source, session, same=all(VERBS[verb].same for verb, _ in steps))
+        if [verb for verb, _ in steps] == ["extract"]:
+            checked = check_part(source, session.model)
+        else:
+            checked = check_edited(source, session, same=all(VERBS[verb].same for verb, _ in steps))
     result = Edited(
         source.name,
         Path(out).name,

@@ -8,15 +8,16 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.compare.inputs import make_inputs
-from graphdoc.compare.verify import OPENERS, Verifier
+from graphdoc.compare.verify import OPENERS, Verifier, is_random
 from graphdoc.editing import Session
-from graphdoc.engine.errors import GraphdocError, ModelError
+from graphdoc.engine.errors import GraphdocError, ModelError, RunnerError
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.surgeon import edit
 from graphdoc.surgeon.edit_find import defined_in, places
 from graphdoc.surgeon.edit_names import apply_names, is_symbol
 from graphdoc.surgeon.edit_types import dims_of
 from graphdoc.surgeon.model import Source, open_source
+from graphdoc.surgeon.subject import constant
 from graphdoc.surgeon.verification import Verification
 
 LIMIT = 1e-4
@@ -53,6 +54,58 @@ def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
         return Checked(loaded, found.summary(), found)
     slices = _check_slices(source.model, session, sizes.freed) if sizes.freed else ""
     return Checked("; ".join(filter(None, (found.summary(), slices))), "", found)
+
+
+def check_part(source: Source, part: ir.Model) -> Checked:
+    """Check a part of a model: fed with values of a run of the whole, it must give those of the whole.
+
+    Raises ModelError as :func:`check_edited` does.
+    """
+    _check_sound(source, part)
+    runners = _check_loads(source, part)
+    loaded = f"types and shapes agree; {' and '.join(runners)} load it"
+    if any(is_random(node) for node in part.graph.all_nodes()):
+        return Checked(f"{loaded}; not run, since it draws random numbers")
+    try:
+        feeds, wanted = _values_of_whole(source.model, part)
+        found = Interpreter(part).run(feeds)
+    except GraphdocError as error:
+        return Checked(f"{loaded}; not run: {error.cause}")
+    far = [name for name, value in wanted.items() if not _equal(found[name], value)]
+    if far:
+        return Checked(loaded, f"'{far[0]}' is not what the whole model computes")
+    return Checked(f"{loaded}; fed with values of the whole model it gives those of the whole, bit for bit")
+
+
+def _values_of_whole(model: ir.Model, part: ir.Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the ends of a part become in a run of the whole: its inputs, its outputs.
+
+    Raises RunnerError when the engine cannot run the model, or the part lies inside a subgraph or function.
+    """
+    ends = [str(value.name) for value in (*part.graph.inputs, *part.graph.outputs)]
+    given = make_inputs(model).feeds
+    values = {**Interpreter(model).run(given, taps=ends), **given}
+    own = {str(value.name): constant(value) for value in defined_in(model.graph)}
+    values |= {name: own[name] for name in ends if name not in values and own.get(name) is not None}
+    lacking = next((name for name in ends if name not in values), None)
+    if lacking is not None:
+        raise RunnerError(f"'{lacking}' lies inside a subgraph or function, or is optional")
+    inputs = [str(value.name) for value in part.graph.inputs]
+    outputs = [str(value.name) for value in part.graph.outputs]
+    return {name: values[name] for name in inputs}, {name: values[name] for name in outputs}
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values have the same bits; sequences item by item."""
+    if isinstance(a, list) or isinstance(b, list):
+        both = isinstance(a, list) and isinstance(b, list) and len(a) == len(b)
+        return both and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    if a is None or b is None:
+        return a is b
+    x, y = np.asarray(a), np.asarray(b)
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    return bool((x == y).all()) if x.dtype == object else x.tobytes() == y.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,27 @@ def test_edits_that_change_the_model(
     np.testing.assert_allclose(found.get("y", next(iter(found.values()))), expected)
 
 
+def test_a_part_is_held_against_the_whole(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fed with tapped values it gives the tapped outputs; a part that does not is not written."""
+    for ends in ("a:c", "x:y", "x,w:a"):
+        assert edit("--extract", ends) == 0
+        assert "bit for bit" in capsys.readouterr().out
+    assert edit("--extract", "h,x:yes_out", model="b.onnx") == 0
+    assert "not run: 'yes_out' lies inside a subgraph" in capsys.readouterr().out
+    pathlib.Path("o.onnx").unlink()
+
+    def wrong(session: editing.Session, text: str) -> list[str]:
+        session.model.graph.node(2).op_type = "Exp"
+        return ["oops"]
+
+    monkeypatch.setitem(editing.VERBS, "extract", editing.Verb(wrong))  # type: ignore[arg-type]
+    assert edit("--extract", "x:y") == 1
+    assert "is not what the whole model computes" in capsys.readouterr().out
+    assert not pathlib.Path("o.onnx").exists()
+
+
 def test_weights_as_inputs(folder: pathlib.Path) -> None:
     """And inputs that nothing reads can go."""
     assert edit("--to-input", "w") == 0

@@ -151,11 +151,11 @@ class Verifier:
             self._warming.join()
             self._warming = None
         source = open_source(edited)
-        check = _Check(exact=exact)
         try:
             model = source.model
         except GraphdocError as error:
             return Verification(faults=(f"the edited model cannot be read: {error.cause}",))
+        check = _Check(self._source.model, model, exact=exact)
         check.interface = interface_differences(
             self._source.model, model, sized=bool(self._shapes), opset=self._opset
         )
@@ -388,6 +388,8 @@ class _Originals:
 class _Check:
     """One edited model under examination."""
 
+    original: ir.Model
+    edited: ir.Model
     exact: bool
     interface: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -402,6 +404,7 @@ class _Check:
             reason = f"the original accepts this, the edited model refuses: {trial.refusal}"
             return self._add(reference, "", Outcome(Verdict.DIFFERS, float("inf"), 0.0, reason))
         values = trial.values
+        self._check_declared(reference.values, values)
         again = attempt(side, reference.feeds).values or {} if reference.varying else {}
         outcomes = {
             name: self._outcome(reference, name, values, again) for name in reference.values if name in values
@@ -415,6 +418,20 @@ class _Check:
         worst = max(judged, key=lambda name: judged[name].rank)
         equal = all(not outcome.reason for outcome in judged.values())
         return self._add(reference, "" if equal else worst, judged[worst], equal=equal)
+
+    def _check_declared(self, before: Values, after: Values) -> None:
+        """Note outputs that are not what the edited model declares, unless the original's were not either."""
+        was = {str(value.name): value for value in self.original.graph.outputs}
+        for value in self.edited.graph.outputs:
+            name = str(value.name)
+            text = _undeclared(value, after.get(name))
+            if (
+                text
+                and name in was
+                and not _undeclared(was[name], before.get(name))
+                and text not in self.faults
+            ):
+                self.faults.append(text)
 
     def _outcome(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
         if name in reference.varying:
@@ -492,7 +509,10 @@ def _cause(error: BaseException) -> str:
 
 
 def shaken(feeds: Feeds, seed: int) -> Feeds:
-    """Return the inputs with every real number up or down by half a unit in the last place, or unchanged."""
+    """Return the inputs with real numbers up or down by half a unit in the last place, or unchanged.
+
+    Whole numbers stay: they may be indices, and a cast would make other ones of their neighbours.
+    """
     rng = np.random.default_rng([seed, 17])
     return {name: _shake(value, rng) for name, value in feeds.items()}
 
@@ -504,13 +524,25 @@ def _shake(value: Any, rng: np.random.Generator) -> Any:
         return value
     eps = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 2.0**-7
     with np.errstate(all="ignore"):
-        factor = 1 + eps * rng.integers(-1, 2, value.shape)
-        return np.asarray((value.astype(np.float64) * factor).astype(value.dtype))
+        wide = value.astype(np.float64)
+        factor = np.where(wide == np.round(wide), 1, 1 + eps * rng.integers(-1, 2, value.shape))
+        return np.asarray((wide * factor).astype(value.dtype))
 
 
 def is_random(node: ir.Node) -> bool:
     """Whether a node may give other results at every run: a random operator, or a Dropout that can drop."""
     return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.inputs) > 2)
+
+
+def _undeclared(value: ir.Value, found: Any) -> str:
+    """Return how a result differs from what the graph declares of it, "" if it does not."""
+    if value.shape is None or not isinstance(found, np.ndarray) or not isinstance(value.type, ir.TensorType):
+        return ""
+    dims = [dim if isinstance(dim, int) else None for dim in value.shape]
+    if len(dims) == found.ndim and all(d in (None, s) for d, s in zip(dims, found.shape, strict=True)):
+        return ""
+    declared = ", ".join("?" if dim is None else str(dim) for dim in dims)
+    return f"output '{value.name}' is declared [{declared}] and has shape {list(found.shape)}"
 
 
 def _once(compute: Callable[[], Any]) -> Callable[[], Any]:

@@ -162,9 +162,9 @@ class Edge:
 
 EDGES = (
     Edge("NaN", real=_holding(np.nan)),
+    Edge("large values", real=_large, extreme=True),
     Edge("zeros", _filled(0), _filled(0), _filled(False), _filled("")),
     Edge("small values", real=_small),
-    Edge("large values", real=_large, extreme=True),
     Edge("the other sign, −0.0", _negated, _mirrored, np.logical_not, _filled("é – ∂")),
     Edge("infinities", real=_holding(np.inf, -np.inf)),
     Edge("ones", _filled(1), _filled(1), _filled(True), _filled("1")),

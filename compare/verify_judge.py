@@ -194,8 +194,9 @@ def _whole(a: Array, b: Array, part: _Part) -> Outcome:
     count = int(where.sum())
     truth = part.truth(a)
     if truth is not None:
-        own = int((a != truth).sum())
-        if own and int((b != truth).sum()) <= MARGIN * own and _step(b, truth) <= MARGIN * _step(a, truth):
+        own, limit = int((a != truth).sum()), max(1.0, CHAOS * a.size)
+        other = int((b != truth).sum())
+        if 0 < own <= limit and other <= MARGIN * own and _step(b, truth) <= MARGIN * _step(a, truth):
             return Outcome(Verdict.AGREES, count / a.size, MARGIN * own / a.size, _DECIDED)
     flips = [np.asarray(a != other) if other is not None else None for other in part.shaken(a)]
     if any(flip is None for flip in flips):
@@ -280,14 +281,14 @@ def _rounding(a: Array, b: Array, finite: Array, part: _Part, eps: float) -> Out
         return _outcome(small, numbers)
     wide = a.dtype == np.float64  # the run in float64 would be the original itself
     limit = None if wide else _truth_limit(numbers, part.truth(a), lambda: part.shaken(a), finite)
-    if limit is not None and (limit.holds or limit.certain):
+    if limit is not None and limit.allowed <= CHAOS * scale and (limit.holds or limit.certain):
         return _outcome(limit, numbers) if limit.holds else _too_far(a, b, finite, limit, numbers)
     shaken = _shaken_limit(a, numbers, part, finite)
     if shaken is None:
         return Outcome(Verdict.UNSURE, reason="rounding alone changes the shape of the original's")
     if limit is not None and limit.allowed > shaken.allowed:
         shaken = limit
-    if shaken.allowed > CHAOS * scale > 0:
+    if shaken.allowed > CHAOS * scale > 0 and numbers.worst <= shaken.allowed / CHAOS:
         return Outcome(Verdict.UNSURE, reason=f"rounding alone moves it by {number(shaken.allowed / scale)}")
     return _outcome(shaken, numbers) if shaken.holds else _too_far(a, b, finite, shaken, numbers)
 
@@ -334,8 +335,9 @@ def _truth_limit(numbers: _Numbers, truth: Array | None, others: _Others, finite
     first = _distances(own, other, x, numbers)
     if first.holds or not own.any():  # the original does not round at all: no chance is in play
         return replace(first, certain=True)
-    elsewhere = [np.abs(v[finite][known] - t) for v in others() if v is not None]
-    limits = [_distances(distance, other, x, numbers) for distance in elsewhere]
+    elsewhere = [np.abs(v.astype(np.float64)[finite][known] - t) for v in others() if v is not None]
+    usable = [distance for distance in elsewhere if float(distance.max()) <= CHAOS * numbers.scale]
+    limits = [_distances(distance, other, x, numbers) for distance in usable]
     best = next((limit for limit in limits if limit.holds), first)
     return replace(best, certain=own.size >= FEW)
 

@@ -288,12 +288,15 @@ def _check_sizes(prepared: Prepared, sizes: Iterable[tuple[int, ...] | None]) ->
 def _check_channels(data: int, weight: int, axis: int) -> Callable[[Prepared, list[Content]], None]:
     def check(prepared: Prepared, inputs: list[Content]) -> None:
         x, w = shape_of(inputs[data]), shape_of(inputs[weight])
-        if x is None or w is None or len(x) < 2 or x[1] is None or w[axis] is None:
+        if x is None or w is None or len(x) < 2:
+            return
+        channels = x[-1 if prepared.attributes.get("channels_last") else 1]
+        if channels is None or w[axis] is None:
             return
         group = prepared.attributes.get("group", 1)
         wanted = w[axis] * group if axis == 1 else w[axis]
-        if x[1] != wanted:
-            raise MisfitError(f"{x[1]} channels, the weight takes {wanted}")
+        if channels != wanted:
+            raise MisfitError(f"{channels} channels, the weight takes {wanted}")
 
     return check
 

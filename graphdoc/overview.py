@@ -25,6 +25,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("simplify", "fold, fuse, clean up, and check the result"),
         Entry("edit", "extract, rename, insert, merge, resize"),
         Entry("rewrite", "apply rules"),
+        Entry("weights", "prune, strip, restore, share"),
     ),
     "More": (
         Entry("demo", "compare a real model end to end and write the report"),

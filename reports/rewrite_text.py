@@ -1,11 +1,12 @@
 """The report of a rewrite → what the terminal or a pipe shows, and JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 from graphdoc.reports import words
 from graphdoc.reports.text import Style
-from graphdoc.surgeon.simplified import Report
+from graphdoc.surgeon.simplified import Done, Report
 
 SCHEMA = "graphdoc.rewrite/1"
 
@@ -36,7 +37,7 @@ def rewrite_lines(
 
 def rewrite_json(report: Report) -> str:
     """Return a report as JSON text, ending in a newline."""
-    document = {**report.to_dict(), "schema": SCHEMA, "rules": report.by_rule()}
+    document = {**report.to_dict(), "schema": SCHEMA, "rules": dict(_counted(report))}
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -46,14 +47,24 @@ def _verdict(report: Report, style: Style) -> str:
     if not report:
         dropped = len(report.dropped)
         symbol, word = ("▲", f"rewritten, {dropped} dropped") if dropped else ("✗", "the outputs differ")
-    elif not report.changed:
+    elif not _made(report):
         symbol, word, rest = "–", "unchanged", "no rule matched"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
     return f"{style.paint(symbol, mark)}   {style.plain(rest)}"
 
 
+def _made(report: Report) -> list[Done]:
+    """Return the edits of the rules; tidying up behind them is not worth a line."""
+    return [edit for edit in report.done if edit.group != "clean"]
+
+
+def _counted(report: Report) -> list[tuple[str, int]]:
+    """Return the number of edits of each rule, the busiest first."""
+    return Counter(edit.rule for edit in _made(report)).most_common()
+
+
 def _counts(report: Report, style: Style) -> Iterator[str]:
-    for rule, count in report.by_rule().items():
+    for rule, count in _counted(report):
         yield style.plain(f"  {words.group(count):>4} × {rule}")
 
 
@@ -68,12 +79,12 @@ def _check(report: Report, style: Style) -> Iterator[str]:
         yield from _set(checked.summary(), style)
         for item in checked.not_run:
             yield from _set(f"not run  {item.what}: {item.why}", style)
-    elif report.changed:
+    elif _made(report):
         yield "  not verified: --no-verify"
 
 
 def _edits(report: Report, style: Style) -> Iterator[str]:
-    for item in report.done:
+    for item in _made(report):
         yield from _set(f"edit     {item.rule} at {item.node}: {item.text}", style)
 
 

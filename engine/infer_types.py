@@ -76,17 +76,28 @@ def small(tensor: ir.TensorProtocol) -> TensorType:
 
 
 def claimed(known: TensorType, value: ir.Value) -> TensorType:
-    """Return a type with gaps filled by what the file declares of the value, unless that contradicts."""
+    """Return a type with gaps filled by what the file declares of the value, unless that contradicts.
+
+    Declared symbols do not count: exporters name sizes that differ alike.
+    """
     complete = known.dtype is not None and known.shape is not None and None not in known.shape
     if complete or isinstance(known, ContainerType) or value.type is None:
         return known
-    claim = declared_type(value)
+    claim = _without_symbols(declared_type(value))
     if isinstance(claim, ContainerType):
         return claim if known.dtype is None and known.shape is None else known
     if _contradicts(known, claim):
         return known
     dtype = claim.dtype if known.dtype is None else known.dtype
     return TensorType(dtype, _filled(known.shape, claim.shape), known.value, known.elements)
+
+
+def _without_symbols(claim: TensorType) -> TensorType:
+    if isinstance(claim, ContainerType):
+        return ContainerType(kind=claim.kind, item=_without_symbols(claim.item))
+    if claim.shape is None:
+        return claim
+    return TensorType(claim.dtype, tuple(dim if isinstance(dim, int) else None for dim in claim.shape))
 
 
 def _contradicts(known: TensorType, claim: TensorType) -> bool:

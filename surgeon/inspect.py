@@ -8,6 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.engine.infer import Facts
+from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.scope import FUNCTION, MAIN, enter
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
@@ -21,6 +23,9 @@ SCHEMA = "graphdoc.inspect/1"
 
 READ_BYTES = 2**28
 """Weights up to this size are read for the remark on fp16, unless they are asked for anyway."""
+
+READABLE = 40
+"""Characters of a symbolic size up to which it is shown."""
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 _WIDE = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.BFLOAT16}
@@ -177,6 +182,7 @@ class _Layers:
         self._proto = infer(proto) if typed else proto
         self._functions = {(f.domain, f.name, f.overload): f for f in self._proto.functions}
         self._symbols = symbols(proto)
+        self._facts = Facts(model) if typed else None
         self._next = 0
 
     def _invented(self, symbol: str) -> bool:
@@ -210,6 +216,19 @@ class _Layers:
                 yield from self._graph(inner.value, attribute.g, way, depth + 1, counted=looked_into)
             yield from self._own(node, types, scope, first, depth, counted=counted)
 
+    def _typed(self, value: ir.Value, types: Mapping[str, ValueType]) -> ValueSummary:
+        """Return a value with the dtype and sizes that the file or ONNX tells, else those inferred here."""
+        summary = _summary(str(value.name), types)
+        complete = summary.dtype and summary.shape is not None and None not in summary.shape
+        if complete or self._facts is None:
+            return summary
+        try:
+            known = self._facts.of(value)
+        except ModelError:  # a small weight lies in a file that is missing
+            return summary
+        dtype = summary.dtype or _dtype_text(known)
+        return ValueSummary(summary.name, dtype, _completed(summary.shape, known.shape))
+
     def _own(
         self,
         node: ir.Node,
@@ -221,7 +240,7 @@ class _Layers:
         counted: bool,
     ) -> Iterator[LayerSummary]:
         function = self._model.functions.get(node.op_identifier())
-        outputs = tuple(_summary(str(value.name), types) for value in node.outputs if value.name)
+        outputs = tuple(self._typed(value, types) for value in node.outputs if value.name)
         index = None
         if function is not None:
             body = self._functions[node.op_identifier()]
@@ -230,6 +249,23 @@ class _Layers:
         elif counted:
             index, self._next = self._next, self._next + len(outputs)
         yield LayerSummary(index, node.op_type, node.domain, node.name or first, outputs, scope, depth)
+
+
+def _dtype_text(known: TensorType) -> str:
+    if known.dtype is None:
+        return ""
+    return dtype_name(
+        int(ir.DataType.STRING if known.dtype.kind == "O" else ir.DataType.from_numpy(known.dtype))
+    )
+
+
+def _completed(shape: tuple[Dim, ...] | None, found: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+    """Return a shape with its gaps filled; expressions that are too long to read stay unknown."""
+    if found is None or (shape is not None and len(shape) != len(found)):
+        return shape
+    readable = [dim if isinstance(dim, int) or (dim and len(dim) <= READABLE) else None for dim in found]
+    pairs = zip(shape or readable, readable, strict=True)
+    return tuple(b if a is None else a for a, b in pairs)
 
 
 def _weights(held: list[Held], *, everything: bool) -> tuple[tuple[WeightSummary, ...], list[str]]:

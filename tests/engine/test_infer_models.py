@@ -40,7 +40,7 @@ def test_inference_holds_in_a_run(path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_inference_is_quick(path: pathlib.Path) -> None:
-    """All values of a model take less than half a millisecond a node: five times what a quiet machine needs."""
+    """All values take less than half a millisecond a node: five times what a quiet machine needs."""
     model = load(path)
     facts = Facts(model)
     started = time.process_time()

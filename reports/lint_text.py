@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from graphdoc.reports import words
 from graphdoc.reports.text import Style
 from graphdoc.surgeon.lint import SCHEMA, Finding, LintReport, Severity
+from graphdoc.surgeon.lint_mend import LintFix
+from graphdoc.surgeon.verification import Verification
 
 SHOWN = 4
 """Findings of one rule that are listed, unless all are asked for."""
@@ -32,6 +34,50 @@ def lint_lines(
     for findings in _by_rule(report.findings):
         blocks.append(_rule(findings, style, len(findings) if verbose else SHOWN))
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def mended_lines(
+    found: LintFix,
+    verification: Verification | None,
+    *,
+    written: bool,
+    width: int = 80,
+    color: bool,
+    pipe: bool,
+    unicode: bool = True,
+) -> str:
+    """Return what was mended and how the outputs compare, ending in an empty line.
+
+    verification: None when nothing was run. written: False when the outputs differ.
+    """
+    style = Style(max(width, 40), color, pipe, unicode)
+    symbol, word = ("✓", "mended") if found.mended else ("–", "nothing to mend")
+    if not written:
+        symbol, word = "✗", "not written"
+    mark = style.paint(symbol, f"{style.symbol(symbol)} {word}")
+    count = len(found.before.findings) - len(found.after.findings)
+    lines = [
+        f"{mark}   {words.group(max(count, 0))} of {words.group(len(found.before.findings))} findings are gone"
+    ]
+    for rule, texts in _mends(found).items():
+        more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+        lines += _entry(rule, f"{texts[0]}{more}", style)
+    if verification is not None:
+        lines += _entry("checked", verification.summary(), style)
+        lines += [
+            line for text in verification.differences[:SHOWN] for line in _entry("differs", text, style)
+        ]
+    elif found.mended:
+        lines += _entry("checked", "not run against the original", style)
+    return "\n".join(lines) + "\n\n"
+
+
+def _mends(found: LintFix) -> dict[str, list[str]]:
+    """Return what was mended, by rule."""
+    by_rule: dict[str, list[str]] = {}
+    for mended in found.mended:
+        by_rule.setdefault(mended.rule, []).append(mended.what)
+    return by_rule
 
 
 def lint_json(report: LintReport) -> str:

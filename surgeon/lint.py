@@ -5,9 +5,11 @@ does and how it is mended. Rules live in surgeon/lint_*.py, each registered with
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
+
+import onnx
 
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.subject import Subject
@@ -16,6 +18,9 @@ SCHEMA = "graphdoc.lint/1"
 
 FAMILIES = ("lint_graph", "lint_names", "lint_types", "lint_weights", "lint_numerics")
 """Modules that register rules; a report lists them in this order."""
+
+FIXES = "lint_fix"
+"""The module that registers safe mends."""
 
 
 class Severity(StrEnum):
@@ -38,17 +43,23 @@ class Fault:
 
 
 Check = Callable[[Subject], Iterator[Fault]]
+Fix = Callable[[onnx.ModelProto], Iterator[str]]
+"""Mends a model in place without changing its results; yields what was mended, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of the table: name, severity, the harm that the fault does, and how it is mended."""
+    """A row of the table: name, severity, the harm that the fault does, and how it is mended.
+
+    fix: mends it without changing results; None where that takes a person.
+    """
 
     name: str
     severity: Severity
     harm: str
     mend: str
     check: Check
+    fix: Fix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +105,19 @@ def rule(name: str, severity: Severity, *, harm: str, mend: str) -> Callable[[Ch
     return register
 
 
+def fix(name: str) -> Callable[[Fix], Fix]:
+    """Register the decorated generator as the safe mend of a rule."""
+
+    def register(mend: Fix) -> Fix:
+        _RULES[name] = replace(_RULES[name], fix=mend)
+        return mend
+
+    return register
+
+
 def rules() -> tuple[Rule, ...]:
     """Return all rules, family by family."""
-    for family in FAMILIES:
+    for family in (*FAMILIES, FIXES):
         import_module(f"graphdoc.surgeon.{family}")
     return tuple(_RULES.values())
 

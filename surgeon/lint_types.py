@@ -112,6 +112,16 @@ def symbol_contradicts(subject: Subject) -> Iterator[Fault]:
             yield Fault(symbol, f"one symbol, several sizes: {listed}")
 
 
+def contradictions(subject: Subject) -> Iterator[tuple[onnx.ValueInfoProto, tuple[Dim, ...] | None]]:
+    """Yield the declarations whose dtype or shape is wrong, and the shape that the operators give."""
+    for info, declared, inferred in _pairs(subject):
+        a, b = declared.shape, inferred.shape
+        dtype = bool(declared.dtype and inferred.dtype and declared.dtype != inferred.dtype)
+        container = declared.dtype[:3] in ("seq", "opt", "map")
+        if dtype or (a is not None and b is not None and not container and not _compatible(a, b)):
+            yield info, b
+
+
 def _pairs(subject: Subject) -> Iterator[tuple[onnx.ValueInfoProto, ValueType, ValueType]]:
     """Yield what the main graph declares of inner values and outputs, and what inference gives without."""
     inferred: Mapping[str, ValueType] = subject.inferred

@@ -1,5 +1,8 @@
 """A model as protobuf without its larger weights: what is checked and handed on must not hold them twice."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import onnx
 import onnx_ir as ir
 
@@ -10,21 +13,46 @@ SMALLEST_SHARED = 1024
 """Bytes from which on a weight stays out; smaller ones may be shapes, which a model must hold itself."""
 
 
-def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.TensorProtocol]]:
-    """Return the model without the larger weights of its main graph, and the used ones of them by name."""
+@dataclass(frozen=True)
+class Light:
+    """A model without its weights.
+
+    proto: what is left. given: weights of the main graph that lie in memory and are used, by name.
+    folder: where the files of the others lie, "" when there are none.
+    """
+
+    proto: onnx.ModelProto
+    given: dict[str, ir.TensorProtocol]
+    folder: str
+
+
+def without_weights(model: ir.Model) -> Light:
+    """Return the model with weights in files left there, and the larger ones in memory left out."""
     placed: dict[int, onnx.TensorProto] = {}
-    left_out: dict[str, ir.TensorProtocol] = {}
+    given: dict[str, ir.TensorProtocol] = {}
     inner = {id(t) for graph in model.graphs() if graph is not model.graph for t in _tensors(graph).values()}
+    folder = _folder(model)
     for name, tensor in _tensors(model.graph).items():
-        if id(tensor) not in inner and _is_shared(tensor):
+        if id(tensor) not in inner and _is_shared(tensor) and not (folder and _is_external(tensor)):
             placed[id(tensor)] = _elsewhere(name, tensor)
             if _is_used(model.graph, name):
-                left_out[name] = tensor
+                given[name] = tensor
     for graph in model.graphs():
         for name, tensor in _tensors(graph).items():
-            if isinstance(tensor, ir.ExternalTensor) and id(tensor) not in placed:
+            if _is_external(tensor) and not folder and id(tensor) not in placed:
                 placed[id(tensor)] = _inline(name, tensor)
-    return write_model(model, placed), left_out
+    return Light(write_model(model, placed), given, folder)
+
+
+def _is_external(tensor: ir.TensorProtocol) -> bool:
+    return isinstance(tensor, ir.ExternalTensor)
+
+
+def _folder(model: ir.Model) -> str:
+    """Return the folder that all weights in files are relative to, "" when there is not just one."""
+    tensors = [tensor for graph in model.graphs() for tensor in _tensors(graph).values()]
+    folders = {str(Path(t.base_dir).resolve()) for t in tensors if isinstance(t, ir.ExternalTensor)}
+    return folders.pop() if len(folders) == 1 else ""
 
 
 def _tensors(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:

@@ -19,6 +19,9 @@ PREPACKED = 1 << 29
 """Bytes of weights up to which kernels may keep rearranged copies of theirs."""
 
 
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
 class OrtSide:
     """One model in ONNX Runtime, optimisations off, on one thread so that every run gives the same bits.
 
@@ -29,12 +32,14 @@ class OrtSide:
         options = _options(source)
         self._weights: dict[str, Any] = {}
         model: bytes | str
-        if source.path is not None and source.size <= LARGEST_READ:
+        if source.path is not None and source.path.stat().st_size <= LARGEST_READ:
             model = str(source.path)
         else:
-            proto, weights = without_weights(source.model)
-            model = proto.SerializeToString()
-            self._weights = {name: _ort_value(tensor) for name, tensor in weights.items()}
+            light = without_weights(source.model)
+            model = light.proto.SerializeToString()
+            if light.folder:
+                options.add_session_config_entry(_FOLDER, light.folder)
+            self._weights = {name: _ort_value(tensor) for name, tensor in light.given.items()}
             options.add_external_initializers(list(self._weights), list(self._weights.values()))
         try:
             session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -53,10 +58,6 @@ def _options(source: Source) -> ort.SessionOptions:
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if source.folder is not None and source.path is None:
-        options.add_session_config_entry(
-            "session.model_external_initializers_file_folder_path", str(source.folder)
-        )
     if sum(_sizes(source.model)) > PREPACKED:
         options.add_session_config_entry("session.disable_prepacking", "1")
     return options

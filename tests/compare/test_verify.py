@@ -373,9 +373,10 @@ def test_weights_are_handed_over_not_copied() -> None:
             parse("g (float[N,64] x) => (float[N,64] y) { y = MatMul(x, w) }"), "w", noise("w", 64, 64)
         )
     )
-    proto, left_out = without_weights(model)
-    assert proto.ByteSize() < 1000
-    assert list(left_out) == ["w"]
+    light = without_weights(model)
+    assert light.proto.ByteSize() < 1000
+    assert list(light.given) == ["w"]
+    assert light.folder == ""
     assert verify(model, model).verified
 
 
@@ -386,9 +387,12 @@ def test_external_weights_are_read_from_their_file(tmp_path: pathlib.Path) -> No
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     found = verify(tmp_path / "m.onnx", load(tmp_path / "m.onnx"))
     assert found.verified
+    light = without_weights(load(tmp_path / "m.onnx"))
+    assert (light.given, light.folder) == ({}, str(tmp_path.resolve()))
     wrong = load(tmp_path / "m.onnx")
     value = wrong.graph.initializers["w"]
     value.const_value = ir.tensor(noise("w", 64, 64) * np.float32(1.001))
+    assert list(without_weights(wrong).given) == ["w"]
     assert not verify(tmp_path / "m.onnx", wrong).agrees
 
 

@@ -28,6 +28,9 @@ def defaults(domain: str, name: str, version: int) -> Mapping[str, Any]:
     return MappingProxyType({key: _plain(onnx.helper.get_attribute_value(a)) for key, a in given.items()})
 
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 def since_version(node: ir.Node, context: Context) -> int:
     """Return the version that introduced the node's operator as it is; the opset for unknown operators."""
     version = context.opset(node.domain)
@@ -39,7 +42,7 @@ def read(node: ir.Node, name: str, context: Context) -> Any:
     """Return an attribute of a node, else the specification's default, else None. Lists come as tuples."""
     attribute = node.attributes.get(name)
     if attribute is not None:
-        return _plain(decode(attribute))
+        return attribute.value if attribute.type in _GRAPHS else _plain(decode(attribute))
     return defaults(canonical_domain(node.domain), node.op_type, context.opset(node.domain)).get(name)
 
 
@@ -60,7 +63,7 @@ def _unmentioned(pattern: NodePattern, node: ir.Node, context: Context) -> str:
     for name, attribute in node.attributes.items():
         if name in pattern.attributes:
             continue
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        if attribute.type in _GRAPHS:
             return f" has a subgraph {name}, which the pattern does not mention"
         value = _plain(decode(attribute))
         if name not in usual or not same(value, usual[name]):

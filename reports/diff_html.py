@@ -88,7 +88,8 @@ def _figures(diff: ModelDiff) -> Iterator[Figure]:
     note = ", ".join(f"{words.group(n)} {kind}" for kind, n in counts.items())
     yield Figure("Nodes that differ", words.group(len(diff.nodes)), note)
     changed = sum(change.kind == "changed" for change in diff.weights)
-    note = f"{words.group(diff.same_weights)} are equal, {words.group(len(diff.weights) - changed)} only on one side"
+    one_sided = words.group(len(diff.weights) - changed)
+    note = f"{words.group(diff.same_weights)} are equal, {one_sided} only on one side"
     yield Figure("Weights that changed", words.group(changed), note)
     yield Figure("Size", f"{words.size(diff.a.bytes)} → {words.size(diff.b.bytes)}", "external data included")
 

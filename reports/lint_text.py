@@ -55,10 +55,9 @@ def mended_lines(
     if not written:
         symbol, word = "✗", "not written"
     mark = style.paint(symbol, f"{style.symbol(symbol)} {word}")
-    count = len(found.before.findings) - len(found.after.findings)
-    lines = [
-        f"{mark}   {words.group(max(count, 0))} of {words.group(len(found.before.findings))} findings are gone"
-    ]
+    total = len(found.before.findings)
+    count = max(0, total - len(found.after.findings))
+    lines = [f"{mark}   {words.group(count)} of {words.group(total)} findings are gone"]
     for rule, texts in _mends(found).items():
         more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
         lines += _entry(rule, f"{texts[0]}{more}", style)

@@ -208,10 +208,7 @@ class _Aligner:
         items = {x: y for x, y in enumerate(a.items) if y != NONE}
         self._fit_shapes(values, items)
         worth = {p: self._confidence(p, q) for p, q in values.items()}
-        crossed = drop_crossings(a.side, b.side, values, items, worth, a.score)
-        for x in crossed.items:
-            b.items[a.items[x]] = NONE
-            a.items[x] = NONE
+        self._drop_crossings(values, items, worth)
         nodes = [self._node_pair(x, y) for x, y in items.items()]
         weights = list(_weight_pairs(a.side, b.side, items))
         carried = list(_carriers(a, b, values, worth, weights))
@@ -232,6 +229,14 @@ class _Aligner:
             through_a=_through(a.side),
             through_b=_through(b.side),
         )
+
+    def _drop_crossings(self, values: dict[int, int], items: dict[int, int], worth: dict[int, float]) -> None:
+        """Give up pairs that cross; what is computed alike from equal inputs cannot."""
+        if all(self.a.score[x] == CERTAIN for x in items) and all(row == CERTAIN for row in worth.values()):
+            return
+        for x in drop_crossings(self.a.side, self.b.side, values, items, worth, self.a.score).items:
+            self.b.items[self.a.items[x]] = NONE
+            self.a.items[x] = NONE
 
     def _node_pair(self, x: int, y: int) -> NodePair:
         left, right = self.a.side.items[x], self.b.side.items[y]
@@ -472,12 +477,11 @@ def _constants(left: Item, right: Item, a: Side, b: Side) -> Iterator[tuple[int,
 
 
 def _alone_weights(side: Side, paired: set[ir.Value]) -> Iterator[tuple[ir.Value, str]]:
-    through = {
-        side.root[side.number[node.inputs[0]]] for node, _ in side.carriers if node.inputs[0] is not None
-    }
+    through = {_root(side, node) for node, _ in side.carriers}
     for number in side.weights:
         value = side.values[number]
-        own = value.const_value is not None or (value.producer() is not None and not value.producer().inputs)
+        node = value.producer()
+        own = value.const_value is not None or (node is not None and not node.inputs)
         acts = value.uses() and not side.consumers.get(number)
         if own and value not in paired and not acts and number not in through:
             yield value, side.names[number]
@@ -500,16 +504,21 @@ def _carriers(
     a: Half, b: Half, values: Mapping[int, int], worth: Mapping[int, float], weights: list[WeightPair]
 ) -> Iterator[tuple[NodePair, tuple[ValuePair, ...]]]:
     """Pair the nodes that are looked through, in the order in which they stand in paired classes."""
-    pairs = {**values, **{a.side.number[pair.a]: b.side.number[pair.b] for pair in weights}}
-    back = {q: p for p, q in pairs.items()}
-    right = _by_class(b, back)
-    for key, mine in _by_class(a, {p: p for p in pairs}).items():
+    classes = {**values, **{a.side.number[pair.a]: b.side.number[pair.b] for pair in weights}}
+    right = _by_class(b, {q: p for p, q in classes.items()})
+    for key, mine in _by_class(a, {p: p for p in classes}).items():
         confidence = worth.get(key[0], CERTAIN)
         for first, second in zip(mine, right.get(key, ()), strict=False):
             outputs = zip(first.outputs, second.outputs, strict=False)
             numbers = [(a.side.number[m], b.side.number[n]) for m, n in outputs if m.name and n.name]
-            pairs = tuple(_value_pair(a.side, b.side, m, n, confidence) for m, n in numbers)
-            yield NodePair(first, second, confidence), pairs
+            made = tuple(_value_pair(a.side, b.side, m, n, confidence) for m, n in numbers)
+            scopes = _scope_of(a.side, first), _scope_of(b.side, second)
+            yield NodePair(first, second, confidence, *scopes), made
+
+
+def _scope_of(side: Side, node: ir.Node) -> str:
+    value = node.outputs[0]
+    return side.names[side.number[value]].removesuffix(value.name or "")
 
 
 def _value_pair(a: Side, b: Side, p: int, q: int, confidence: float) -> ValuePair:

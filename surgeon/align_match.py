@@ -216,9 +216,8 @@ class Matcher:
 
     def scopes_fit(self, left: int, right: int) -> bool:
         """Whether two scopes are paired, or would be if branches of If stood in the graph around them."""
-        if left in self.a.scopes or right in self.b.scopes:
-            if self.a.scopes.get(left, NONE) == right:
-                return True
+        if self.a.scopes.get(left, NONE) == right:
+            return True
         return self.a.scopes.get(_outside_if(self.a, left), NONE - 1) == _outside_if(self.b, right)
 
     # Search
@@ -318,13 +317,13 @@ class Matcher:
         fresh = []
         for first, second in zip(left.bodies, right.bodies, strict=False):
             self.a.scopes[first.scope], self.b.scopes[second.scope] = second.scope, first.scope
-            for p, q in (*zip(first.inputs, second.inputs, strict=False),):
+            for p, q in zip(first.inputs, second.inputs, strict=False):
                 if self.pair_values(p, q, score):
                     fresh.append((p, q))
             for p, q in zip(first.outputs, second.outputs, strict=False):
-                if p not in self.a.side.weights and q not in self.b.side.weights:
-                    if self.pair_values(p, q, score):
-                        fresh.append((p, q))
+                fixed = p in self.a.side.weights or q in self.b.side.weights
+                if not fixed and self.pair_values(p, q, score):
+                    fresh.append((p, q))
         return fresh
 
     def around(self, p: int, q: int) -> None:

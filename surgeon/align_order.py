@@ -58,12 +58,12 @@ def _knots(a: Side, b: Side, values: Pairs, items: Pairs) -> list[list[int]]:
         _link(edges, degree, _merged(back, source), _merged(back, target))
     ready = [vertex for vertex, count in degree.items() if not count]
     while ready:
-        vertex = ready.pop()
-        del degree[vertex]
-        for target in edges.get(vertex, ()):
-            degree[target] -= 1
-            if not degree[target]:
-                ready.append(target)
+        first = ready.pop()
+        del degree[first]
+        for after in edges.get(first, ()):
+            degree[after] -= 1
+            if not degree[after]:
+                ready.append(after)
     return [[n for side, n in knot if side == "a"] for knot in _components(degree, edges)]
 
 

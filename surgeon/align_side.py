@@ -252,10 +252,10 @@ class _Reader:
 
     def bodies(self, node: ir.Node, scope: int) -> Iterator[Body]:
         side, way = self.side, self.side.scopes[scope].name
-        first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
         for attribute in node.attributes.values():
             if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
                 continue
+            first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
             graphs = attribute.value if attribute.type == ir.AttributeType.GRAPHS else [attribute.value]
             for graph in graphs:
                 inner = self.graph(graph, enter(way, first, attribute.name), scope, node.op_type)

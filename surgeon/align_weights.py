@@ -25,9 +25,19 @@ FEWEST = 8
 """Elements that a weight needs to tell it from others."""
 
 _FLOATS = frozenset(
-    np.dtype(t)
-    for t in (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)
-    + (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz)
+    map(
+        np.dtype,
+        (
+            np.float16,
+            np.float32,
+            np.float64,
+            ml_dtypes.bfloat16,
+            ml_dtypes.float8_e4m3fn,
+            ml_dtypes.float8_e4m3fnuz,
+            ml_dtypes.float8_e5m2,
+            ml_dtypes.float8_e5m2fnuz,
+        ),
+    )
 )
 
 

@@ -1,6 +1,6 @@
 """What changed between two models: versions, interface, nodes, weights. Names inside need not agree."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,13 +161,13 @@ def _head(source: Source, model: ir.Model) -> Head:
 
 
 def _fields(a: onnx.ModelProto, b: onnx.ModelProto) -> Iterator[FieldChange]:
-    rows = {
+    rows: dict[str, Callable[[onnx.ModelProto], str]] = {
         "IR version": lambda m: str(m.ir_version),
         "producer": lambda m: " ".join(part for part in (m.producer_name, m.producer_version) if part),
-        "domain": lambda m: m.domain,
+        "domain": lambda m: str(m.domain),
         "model version": lambda m: str(m.model_version or ""),
-        "doc string": lambda m: m.doc_string,
-        "graph name": lambda m: m.graph.name,
+        "doc string": lambda m: str(m.doc_string),
+        "graph name": lambda m: str(m.graph.name),
     }
     for name, read in rows.items():
         yield from _field(name, read(a), read(b))
@@ -175,8 +175,8 @@ def _fields(a: onnx.ModelProto, b: onnx.ModelProto) -> Iterator[FieldChange]:
         "opset": lambda m: {k or "ai.onnx": str(v) for k, v in read_opsets(m.opset_import).items()},
         "metadata": lambda m: {entry.key: entry.value for entry in m.metadata_props},
     }
-    for name, read in mappings.items():
-        first, second = read(a), read(b)
+    for name, pairs in mappings.items():
+        first, second = pairs(a), pairs(b)
         for key in dict.fromkeys((*first, *second)):
             yield from _field(f"{name} {key}", first.get(key, ""), second.get(key, ""))
 
@@ -310,7 +310,7 @@ class _Part:
 
     def _alone(self, kind: str, row: Alone) -> NodeChange:
         name = f"{self.way}{row.scope}{_called(row.node)}"
-        fate = ()
+        fate: tuple[str, ...] = ()
         if row.constant:
             fate = ("depends on constants alone",)
         elif row.into is not None:

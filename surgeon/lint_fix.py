@@ -279,7 +279,7 @@ def negative_dim(model: onnx.ModelProto) -> Iterator[str]:
 @fix("type-contradicts")
 @fix("shape-contradicts")
 def contradicting(model: onnx.ModelProto) -> Iterator[str]:
-    """Drop descriptions of inner values that contradict the operators; leave sizes of outputs open that do."""
+    """Drop descriptions of inner values that contradict the operators; leave such sizes of outputs open."""
     subject = Subject(open_source(model))
     wrong = {info.name: inferred for info, inferred in contradictions(subject)}
     graph = model.graph

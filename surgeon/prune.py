@@ -1,4 +1,4 @@
-"""2:4 pruning: of every four weights in a row along the axis that a layer sums over, the two smallest become 0.
+"""2:4 pruning: of every four weights along the axis that a layer sums over, the two smallest become 0.
 
 That is the pattern that sparse tensor cores take (two non-zero values in each group of four).
 """
@@ -152,7 +152,7 @@ def _matches(names: tuple[str, str], globs: Sequence[str]) -> bool:
 
 
 def _slabs(array: np.ndarray[Any, Any], axis: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the weight in rows of groups: (rows, size of the axis), a bounded number of elements at a time."""
+    """Yield the weight with the axis last, a bounded number of elements at a time."""
     moved = np.moveaxis(array, axis, -1)
     step = max(1, _ROWS // max(1, math.prod(moved.shape[1:])))
     for start in range(0, moved.shape[0], step):

@@ -1,7 +1,7 @@
 """Models without their weights: a stub keeps name, dtype, shape and hash; the weights can be put back later.
 
-A stub is a sparse tensor without elements (SparseTensorProto, ONNX IR version 5 on), so a stripped model stays
-valid ONNX: tools read its weights as zeros. The SHA-256 of the bytes stands in the metadata of the stub.
+A stub is a sparse tensor without elements (SparseTensorProto, ONNX IR version 5 on), so a stripped model
+stays valid ONNX: tools read its weights as zeros. The SHA-256 of the bytes stands in the stub's metadata.
 """
 
 import hashlib
@@ -270,7 +270,9 @@ def _places(proto: onnx.ModelProto) -> Iterator[_Place]:
         acting = _acting(graph)
         if isinstance(graph, onnx.GraphProto):
             for tensor in list(graph.initializer):
-                yield _Place(way + tensor.name, tensor, tensor.name in acting, _initializer_put(graph, tensor))
+                yield _Place(
+                    way + tensor.name, tensor, tensor.name in acting, _initializer_put(graph, tensor)
+                )
         for node in graph.node:
             first = next((name for name in node.output if name), None) or node.name or node.op_type
             for attribute in node.attribute:
@@ -282,7 +284,7 @@ def _places(proto: onnx.ModelProto) -> Iterator[_Place]:
 
 def _acting(graph: Any) -> set[str]:
     """Return the names of values that set how an operator works."""
-    found = set()
+    found: set[str] = set()
     for node in graph.node:
         slots = PARAMETERS.get(node.op_type, {}) if node.domain in ("", "ai.onnx") else {}
         found.update(name for slot, name in enumerate(node.input) if slot in slots)

@@ -60,8 +60,9 @@ def command(**options: Any) -> int:
 
 
 def mend(model: str, out: str, *, verify: bool) -> tuple[Any, Any, bool]:
-    """Mend a model and write it if its outputs are the same; return what was done, how it compared, whether it
-    was written.
+    """Mend a model and write it if its outputs are the same.
+
+    Returns what was done, how the outputs compare (None: nothing was run), and whether it was written.
     """
     from graphdoc.compare.verify import verify as hold_against
     from graphdoc.surgeon.lint_mend import fix_model

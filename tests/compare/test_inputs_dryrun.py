@@ -119,6 +119,21 @@ def test_problems_are_what_onnxruntime_refuses(
         session(model).run(None, {"x": np.zeros(shape, np.float32)})
 
 
+def test_channels_of_a_quantised_convolution_may_stand_last() -> None:
+    """ONNX Runtime's optimiser writes QLinearConv of com.microsoft over [N, H, W, C]."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (uint8[a, b, c, d] x) => (uint8[e, f, g, h] y)
+    <float s = {0.5}, uint8 z = {0}, uint8[2, 3, 1, 1] w = {1, 2, 3, 4, 5, 6}> {
+        y = com.microsoft.QLinearConv <channels_last = 1> (x, s, z, w, s, z, s, z)
+    }"""
+    model = load(onnx.parser.parse_model(text))
+    uint8 = np.dtype(np.uint8)
+
+    assert DryRun(model).run({"x": tensor_type(uint8, (1, 4, 5, 3))}).problems == ()
+    (problem,) = DryRun(model).run({"x": tensor_type(uint8, (1, 3, 4, 5))}).problems
+    assert "5 channels, the weight takes 3" in problem.text
+
+
 def test_a_branch_that_may_not_run_makes_no_problem() -> None:
     body = """
         y = If (c) <then_branch = a () => (float[n] r1) { r1 = MatMul (x, w) },

@@ -39,11 +39,18 @@ def untrue(stated: TensorType, value: Any) -> str | None:
         return f"dtype {stated.dtype} for {value.dtype}"
     if stated.shape is not None and not _fits(stated.shape, value.shape):
         return f"shape {stated.shape} for {value.shape}"
-    if stated.value is not None and not np.array_equal(stated.value, value):
+    if stated.value is not None and not _same(stated.value, value):
         return "content"
     if stated.elements is not None and not _fits(stated.elements, value.reshape(-1).tolist()):
         return f"elements {stated.elements} for {value.tolist()}"
     return None
+
+
+def _same(stated: Any, value: Any) -> bool:
+    """Whether two arrays of one dtype and shape hold the same bits, NaN and −0.0 included."""
+    if value.dtype == object:
+        return np.array_equal(stated, value)
+    return np.asarray(stated).tobytes() == np.asarray(value).tobytes()
 
 
 def _untrue_container(stated: ContainerType, value: Any) -> str | None:

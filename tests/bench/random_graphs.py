@@ -1,7 +1,7 @@
 """The long run of random graphs: the engine beside ONNX Runtime, graph after graph, until told to stop.
 
     python tests/bench/random_graphs.py --graphs 20000 --seed 1 -j 2
-    python tests/bench/random_graphs.py --seed 1 --only 4711        one graph again
+    python tests/bench/random_graphs.py --seed 1 --only 4711    one graph again
 
 Graph number n of seed s is always the same graph. Prints progress, what was compared and how it came out, which
 reasons explained what, and operator × dtype counts (``--coverage FILE`` for all of them). Each unexplained
@@ -26,9 +26,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 import numpy as np
 import onnx
 
-from tests.engine.random_builder import bodies
 from tests.engine.random_graphs import random_graph
 from tests.engine.random_oracle import Difference, Outcome, judge
+from tests.engine.random_values import bodies
 
 CHUNK = 20
 """Graphs handed to a worker at a time."""
@@ -92,7 +92,9 @@ def worker(pipe: Connection, seed: int) -> None:
             pipe.send(("next", number))
             model, feeds = random_graph(f"{seed}/{number}", keep_failures=True)
             outcome = judge(model, feeds)
-            found = [(d.where, d.op, d.text, d.model.SerializeToString(), d.feeds) for d in outcome.differences]
+            found = [
+                (d.where, d.op, d.text, d.model.SerializeToString(), d.feeds) for d in outcome.differences
+            ]
             outcome.differences.clear()
             pipe.send(("done", number, model.SerializeToString(), outcome, found))
         pipe.send(("idle",))

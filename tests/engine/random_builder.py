@@ -6,9 +6,8 @@ shapes that fit, and divisors that are not zero. The engine computes them; wheth
 """
 
 import functools
-import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,30 +16,27 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.ops.table import Call, find
+from tests.engine.random_values import (
+    BOOL,
+    CONTENTS,
+    DTYPES,
+    F32,
+    TEXT,
+    captured,
+    from_array,
+    kind,
+    lone_node,
+)
 
 LARGEST = 4096
 """Elements of a value at most; recipes that would make more are rejected."""
 
-FLOATS = tuple(np.dtype(t) for t in (np.float32, np.float64, np.float16))
-SIGNED = tuple(np.dtype(t) for t in (np.int64, np.int32, np.int16, np.int8))
-UNSIGNED = tuple(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
-INTEGERS = SIGNED + UNSIGNED
-BOOL = np.dtype(bool)
-TEXT = np.dtype(object)
-NARROW = tuple(
-    np.dtype(t) for t in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4)
-)
-DTYPES = (*FLOATS, *INTEGERS, BOOL, TEXT)
 
-F32, F64, F16 = FLOATS
-I64, I32 = SIGNED[:2]
-
-
-class Rejected(Exception):
+class RejectedError(Exception):
     """A recipe cannot continue: nothing in the graph fits, or the result would be too large."""
 
 
@@ -90,19 +86,19 @@ def _kernels() -> Mapping[str, list[Any]]:
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def schema(op: str, opset: int) -> Any:
-    """Return the ONNX schema of an operator. Raises Rejected when the opset has none."""
+    """Return the ONNX schema of an operator. Raises RejectedError when the opset has none."""
     try:
         found = onnx.defs.get_schema(op, opset)
     except onnx.defs.SchemaError as error:
-        raise Rejected(op) from error
+        raise RejectedError(op) from error
     if found.deprecated:
-        raise Rejected(op)
+        raise RejectedError(op)
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernels(op: str, opset: int) -> tuple[Mapping[str, frozenset[str]], ...]:
     """Return type texts by type variable of each kernel; one of float where only a function body serves."""
     since = schema(op, opset).since_version
@@ -112,15 +108,17 @@ def kernels(op: str, opset: int) -> tuple[Mapping[str, frozenset[str]], ...]:
         if kernel.version_range[0] <= opset and since <= kernel.version_range[1] and _covers(kernel, since)
     ]
     if not found:
-        if op in _NOT_INLINED or not (schema(op, opset).has_function or schema(op, opset).has_context_dependent_function):
+        if opset > _INLINED_UNTIL.get(op, opset) or not (
+            schema(op, opset).has_function or schema(op, opset).has_context_dependent_function
+        ):
             return ()
         names = {p.type_str for p in (*schema(op, opset).inputs, *schema(op, opset).outputs)}
         found = [{name: ["tensor(float)"] for name in names if "(" not in name}]
     return tuple({name: frozenset(texts) for name, texts in kernel.items()} for kernel in found)
 
 
-_NOT_INLINED = frozenset({"Swish"})
-"""Operators with a function body that ONNX Runtime does not use."""
+_INLINED_UNTIL = {"Swish": 24}
+"""The newest opset in which ONNX Runtime uses an operator's function body, where it is not the newest of all."""
 
 
 def _covers(kernel: Any, since: int) -> bool:
@@ -128,7 +126,7 @@ def _covers(kernel: Any, since: int) -> bool:
     return first == since if last == 2**31 - 1 else bool(first <= since <= last)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def supported(op: str, opset: int, index: int) -> tuple[np.dtype[Any], ...]:
     """Return the dtypes that some kernel takes as an input."""
     formal = _formal(schema(op, opset).inputs, index)
@@ -141,7 +139,7 @@ def supported(op: str, opset: int, index: int) -> tuple[np.dtype[Any], ...]:
 
 def _formal(parameters: Sequence[Any], index: int) -> Any:
     if index >= len(parameters) and not parameters:
-        raise Rejected("no parameters")
+        raise RejectedError("no parameters")
     return parameters[min(index, len(parameters) - 1)]
 
 
@@ -155,7 +153,10 @@ def runnable(op: str, opset: int, inputs: Sequence[Any], outputs: Sequence[Any] 
             formal, text = _formal(parameters, index), type_text(dtype)
             if text not in formal.types:
                 return False
-            if formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not formal.is_homogeneous:
+            if (
+                formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+                and not formal.is_homogeneous
+            ):
                 continue
             if bound.setdefault(formal.type_str, text) != text:
                 return False
@@ -217,9 +218,9 @@ class Builder:
     # ---- choices
 
     def choose(self, options: Sequence[Any]) -> Any:
-        """Return one of the options. Raises Rejected when there is none."""
+        """Return one of the options. Raises RejectedError when there is none."""
         if not options:
-            raise Rejected("nothing to choose from")
+            raise RejectedError("nothing to choose from")
         return options[self.rng.randrange(len(options))]
 
     def chance(self, share: float) -> bool:
@@ -242,7 +243,7 @@ class Builder:
     def axis(self, rank: int) -> int:
         """Return an axis, negative or not."""
         if rank < 1:
-            raise Rejected("no axis")
+            raise RejectedError("no axis")
         return self.number(-rank, rank - 1)
 
     def axes(self, rank: int, least: int = 0) -> list[int]:
@@ -268,7 +269,7 @@ class Builder:
     def content(self, dtype: Any, shape: Sequence[int], *, tame: bool = False) -> Any:
         """Return an array; unless ``tame``, sometimes with NaN, ±Inf, −0, extremes, or of one value."""
         numpy = np.random.default_rng(self.rng.getrandbits(32))
-        return np.asarray(_CONTENTS[_kind(dtype)](numpy, np.dtype(dtype), tuple(shape), tame), dtype=dtype)
+        return np.asarray(CONTENTS[kind(dtype)](numpy, np.dtype(dtype), tuple(shape), tame), dtype=dtype)
 
     def source(self, array: Any, *, constant: bool | None = None) -> Value:
         """Return a new input, initializer or Constant node that holds an array."""
@@ -351,9 +352,7 @@ class Builder:
 
         def fits(value: Value) -> bool:
             return (
-                value.dtype in options
-                and rank[0] <= value.rank <= rank[1]
-                and (test is None or test(value))
+                value.dtype in options and rank[0] <= value.rank <= rank[1] and (test is None or test(value))
             )
 
         found = self.find(fits) if self.chance(reuse) else None
@@ -362,7 +361,7 @@ class Builder:
         dims = shape() if shape else self.shape(*rank)
         value = self.fresh(self.dtype(options), dims, tame=tame)
         if not fits(value):
-            raise Rejected(f"{op} takes no such value")
+            raise RejectedError(f"{op} takes no such value")
         return value
 
     def like(self, value: Value, shape: Sequence[int], *, tame: bool = False, reuse: float = 0.7) -> Value:
@@ -385,7 +384,7 @@ class Builder:
         """Add a node and return its named outputs.
 
         outputs: how many, or a mask such as "101" of those that get a name.
-        Raises Rejected when no kernel takes it, the engine fails on it, or a result is too large.
+        Raises RejectedError when no kernel takes it, the engine fails on it, or a result is too large.
         """
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
@@ -393,7 +392,7 @@ class Builder:
         mask = "1" * outputs if isinstance(outputs, int) else outputs
         names = [self.name() if bit == "1" else "" for bit in mask]
         if not runnable(op, self.opset, [_dtype(v) for v in trimmed]):
-            raise Rejected(f"no kernel of {op}")
+            raise RejectedError(f"no kernel of {op}")
         node = helper.make_node(op, [v.name if v else "" for v in trimmed], names, **attributes)
         try:
             results = self._run(node, trimmed, len(names), attributes)
@@ -401,24 +400,32 @@ class Builder:
             return self._failed(node, error)
         kept = [r for r, n in zip(results, names, strict=False) if n]
         if any(_size(r) > LARGEST for r in kept):
-            raise Rejected("too large")
-        arrays = [r.dtype if isinstance(r, np.ndarray) and n else None for r, n in zip(results, names, strict=False)]
+            raise RejectedError("too large")
+        arrays = [
+            r.dtype if isinstance(r, np.ndarray) and n else None for r, n in zip(results, names, strict=False)
+        ]
         if not runnable(op, self.opset, [_dtype(v) for v in trimmed], arrays):
-            raise Rejected(f"no kernel of {op}")
-        constant = op not in _RANDOM and all(v is None or v.constant for v in trimmed) and not self._reads(node)
+            raise RejectedError(f"no kernel of {op}")
+        constant = (
+            op not in _RANDOM and all(v is None or v.constant for v in trimmed) and not self._reads(node)
+        )
         made = [Value(n, r, constant) for n, r in zip(names, results, strict=False) if n]
         self.nodes.append(node)
         self.pool.extend(made)
         return made
 
     def _failed(self, node: onnx.NodeProto, error: Exception) -> list[Value]:
-        if self.keep_failures and not isinstance(error, Rejected):
+        if self.keep_failures and not isinstance(error, RejectedError):
             self.nodes.append(node)
             self.hidden.update(node.output)
-        raise Rejected(f"the engine fails: {error}") from error
+        raise RejectedError(f"the engine fails: {error}") from error
 
     def _run(
-        self, node: onnx.NodeProto, inputs: Sequence[Value | None], outputs: int, attributes: Mapping[str, Any]
+        self,
+        node: onnx.NodeProto,
+        inputs: Sequence[Value | None],
+        outputs: int,
+        attributes: Mapping[str, Any],
     ) -> list[Any]:
         row = find("", node.op_type, self.opset)
         arrays = [None if v is None else v.array for v in inputs]
@@ -443,7 +450,9 @@ class Builder:
         return bool(captured(node) - constant)
 
 
-_RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 
 
 def _dtype(value: Value | None) -> Any:
@@ -463,125 +472,3 @@ def _stored(value: Any) -> Any:
     if isinstance(value, list):
         return [_stored(v) for v in value]
     return value
-
-
-# ---- content by kind of dtype -------------------------------------------------------------------------
-
-
-def _kind(dtype: Any) -> str:
-    dtype = np.dtype(dtype)
-    if dtype == TEXT:
-        return "text"
-    return dtype.kind if dtype.kind in "iub" else "f"
-
-
-def _floats(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], tame: bool) -> Any:
-    style = rng.integers(8)
-    scale = (1.0, 1.0, 1.0, 0.1, 8.0, 1.0, 1.0, 100.0)[style]
-    values = rng.standard_normal(shape) * scale
-    if style == 5:
-        values = np.round(values * 2) / 2
-    if not tame and style == 6 and rng.random() < 0.4:
-        values = np.full(shape, rng.choice([0.0, 1.0, -0.0, 2.0, -1.0]))
-    result = values.astype(dtype)
-    if not tame and rng.random() < 0.12:
-        odd = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, float(ml_dtypes.finfo(dtype).max), 1e-6, -1e-40])
-        with np.errstate(over="ignore"):
-            chosen = rng.choice(odd, shape).astype(dtype)
-        result = np.where(rng.random(shape) < 0.3, chosen, result).astype(dtype)
-    return result
-
-
-def _integers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], tame: bool) -> Any:
-    info = np.iinfo(dtype)
-    style = 0 if tame else rng.integers(8)
-    if style == 7:
-        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
-    if style == 6:
-        return np.full(shape, rng.choice([0, 1]), dtype=dtype)
-    values = rng.integers(max(info.min, -9), 10, shape, dtype=dtype)
-    if not tame and style == 5:
-        ends = rng.choice(np.array([info.min, info.max, 0, 1], dtype=dtype), shape)
-        values = np.where(rng.random(shape) < 0.3, ends, values)
-    return values.astype(dtype)
-
-
-def _bools(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], tame: bool) -> Any:
-    return rng.random(shape) < rng.choice([0.5, 0.5, 0.5, 0.0, 1.0])
-
-
-_WORDS = ("", "a", "b c", "Ab", "é", "12", "a b,c", "xyz", "b")
-
-
-def _texts(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...], tame: bool) -> Any:
-    result = np.empty(shape, dtype=object)
-    result.flat = [_WORDS[i] for i in rng.integers(0, len(_WORDS), int(np.prod(shape, dtype=int)))]
-    return result
-
-
-_CONTENTS: Mapping[str, Any] = {"f": _floats, "i": _integers, "u": _integers, "b": _bools, "text": _texts}
-
-
-# ---- models -------------------------------------------------------------------------------------------
-
-
-def from_array(array: Any, name: str = "") -> onnx.TensorProto:
-    """Return an array as a tensor; object arrays hold strings."""
-    if array.dtype == TEXT:
-        return helper.make_tensor(name, onnx.TensorProto.STRING, array.shape, [s.encode() for s in array.flat])
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def element_type(dtype: np.dtype[Any]) -> int:
-    """Return the TensorProto.DataType of a dtype."""
-    return onnx.TensorProto.STRING if dtype == TEXT else int(ir.DataType.from_numpy(dtype))
-
-
-def info(name: str, value: Any, dims: Sequence[int | str | None] | None = None) -> onnx.ValueInfoProto:
-    """Return the declaration of a tensor or a sequence of tensors."""
-    if isinstance(value, list):
-        code = element_type(value[0].dtype) if value else onnx.TensorProto.FLOAT
-        return helper.make_tensor_sequence_value_info(name, code, None)
-    return helper.make_tensor_value_info(name, element_type(value.dtype), value.shape if dims is None else dims)
-
-
-def captured(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node's bodies read from around."""
-    found: set[str] = set()
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            found |= _free(attribute.g)
-    return found
-
-
-def _free(graph: onnx.GraphProto) -> set[str]:
-    known = {i.name for i in graph.input} | {i.name for i in graph.initializer}
-    free: set[str] = set()
-    for node in graph.node:
-        free |= ({n for n in node.input if n} | captured(node)) - known
-        known |= set(node.output)
-    return free | ({o.name for o in graph.output} - known)
-
-
-def lone_node(node: onnx.NodeProto, known: Mapping[str, Any], opset: int) -> onnx.ModelProto:
-    """Return a model of one node whose inputs, and what its bodies read, are the model's inputs."""
-    names = list(dict.fromkeys([*(n for n in node.input if n), *sorted(captured(node))]))
-    inputs = [info(n, known[n]) for n in names]
-    outputs = [onnx.ValueInfoProto(name=n) for n in node.output if n]
-    graph = helper.make_graph([node], "one", inputs, outputs)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-
-
-def elements(shape: Sequence[int]) -> int:
-    """Return how many elements a shape has."""
-    return math.prod(shape)
-
-
-def bodies(proto: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield all nodes, those of bodies too."""
-    for node in proto.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from bodies(attribute.g)
-

@@ -1,10 +1,10 @@
 """Random graphs: a hypothesis strategy, and the same graphs from a seed.
 
-``graphs()`` gives ``(model, feeds)`` pairs: models of 1–30 nodes over most of ai.onnx, in opsets 9 to the newest
-that ONNX Runtime runs, nearly all of which it accepts. Ranks 0–5, empty dims, broadcasting, negative axes,
-optional inputs left out, unused and several outputs, shared values, initializers beside Constant nodes, NaN, ±Inf,
-−0 and extreme integers; If, Loop and Scan; shape arithmetic, constant subexpressions, operators that change nothing,
-chains, duplicates, dead nodes; dims declared by symbol or not at all::
+``graphs()`` gives ``(model, feeds)`` pairs: models of 1–30 nodes over most of ai.onnx, in opsets 9 to the
+newest that ONNX Runtime runs, nearly all of which it accepts. Ranks 0–5, empty dims, broadcasting, negative
+axes, optional inputs left out, unused and several outputs, shared values, initializers beside Constant nodes,
+NaN, ±Inf, −0 and extreme integers; If, Loop and Scan; shape arithmetic, constant subexpressions, operators that
+change nothing, chains, duplicates, dead nodes; dims declared by symbol or not at all::
 
     @given(graphs())
     def test_simplify_keeps_outputs(case):
@@ -22,16 +22,24 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.engine import random_layers, random_structures
-from tests.engine.random_builder import Builder, Rejected, Value, from_array, info, newest_opset
+from tests.engine import (
+    random_elementwise,
+    random_layers,
+    random_moves,
+    random_signals,
+    random_structures,
+)
+from tests.engine.random_builder import Builder, RejectedError, Value, newest_opset
 from tests.engine.random_recipes import RECIPES, Recipe
+from tests.engine.random_values import from_array, info
 
 Case = tuple[onnx.ModelProto, dict[str, Any]]
 
 OLDEST_OPSET = 9
 MOST_NODES = 30
 
-__all__ = ["Case", "graphs", "random_graph", "random_layers", "random_structures"]
+FAMILIES = (random_elementwise, random_moves, random_layers, random_signals, random_structures)
+"""Modules that register recipes when they are imported."""
 
 
 @st.composite
@@ -45,7 +53,11 @@ def graphs(draw: Any, *, most: int = MOST_NODES, opsets: tuple[int, int] | None 
 
 
 def random_graph(
-    seed: int | str, *, most: int = MOST_NODES, opsets: tuple[int, int] | None = None, keep_failures: bool = False
+    seed: int | str,
+    *,
+    most: int = MOST_NODES,
+    opsets: tuple[int, int] | None = None,
+    keep_failures: bool = False,
 ) -> Case:
     """Return the (model, feeds) of a seed.
 
@@ -71,7 +83,7 @@ def build(
 
 
 def _fill(g: Builder, count: int) -> None:
-    """Add nodes: an operator is drawn first, then one of its recipes, so that rare operators come up as often."""
+    """Add nodes: an operator is drawn first, then one of its recipes, so that rare ones come up as often."""
     by_op: dict[str, list[Recipe]] = {}
     for each in RECIPES:
         if each.first <= g.opset <= each.last:
@@ -83,7 +95,7 @@ def _fill(g: Builder, count: int) -> None:
         op = g.choose(names)
         try:
             g.choose(by_op[op]).build(g, op)
-        except Rejected:
+        except RejectedError:
             continue
 
 

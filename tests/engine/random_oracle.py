@@ -1,13 +1,13 @@
 """Judges random graphs: every layer of the engine beside ONNX Runtime with its optimisations off.
 
-All inner values are taps. Each layer is run on the values that ONNX Runtime had for its inputs, so that an error
-is the layer's own. It agrees when integers, texts and moved elements are the same, and when floats lie within
-four units in the last place; a layer further apart is run alone in float64, as it is and with its inputs moved
-by half a unit, and the limit is what that shows of its conditioning. What is left must match one of the
+All inner values are taps. Each layer is run on the values that ONNX Runtime had for its inputs, so that an
+error is the layer's own. It agrees when integers, texts and moved elements are the same, and when floats lie
+within four units in the last place. A layer further apart is run alone in float64, as it is and with its inputs
+moved by a unit, and the limit is what that shows of its conditioning. What is left must match one of the
 :data:`REASONS`, which are narrow and each have a test; else it is a :class:`Difference`.
 
-What holds the layers together is tested without limits: a free run, whose layers feed each other, must give to
-the bit what the layers give one at a time.
+What holds the layers together is tested without limits: a free run, whose layers feed each other, must give
+to the bit what the layers give one at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ from onnx import helper
 
 from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.interpreter import Interpreter, Watch
-from tests.engine.random_builder import TEXT, captured, info, lone_node
 from tests.engine.random_reasons import Suspect, explain, explain_refusal
+from tests.engine.random_values import TEXT, captured, info, lone_node
 
 UNITS = 4
 """Units in the last place that need no second look: two roundings on either side."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """ONNX Runtime does not take the model, or fails while it runs."""
 
 
@@ -74,7 +74,7 @@ def tapped(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def on_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all outputs by name. Raises Refused."""
+    """Return all outputs by name. Raises RefusedError."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -91,12 +91,14 @@ def on_ort(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
         else:
             results = session.run(names, given)
     except Exception as error:
-        raise Refused(str(error).replace("\n", " ")) from error
+        raise RefusedError(str(error).replace("\n", " ")) from error
     return {n: _plain(r) for n, r in zip(names, results, strict=True)}
 
 
 def _as_ort(value: Any) -> Any:
-    return value if isinstance(value, onnxruntime.OrtValue) else onnxruntime.OrtValue.ortvalue_from_numpy(value)
+    return (
+        value if isinstance(value, onnxruntime.OrtValue) else onnxruntime.OrtValue.ortvalue_from_numpy(value)
+    )
 
 
 def _plain(result: Any) -> Any:
@@ -107,7 +109,11 @@ def _plain(result: Any) -> Any:
 
 
 def on_engine(
-    model: onnx.ModelProto, feeds: Mapping[str, Any], given: Mapping[str, Any] | None = None, *, truth: bool = False
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    given: Mapping[str, Any] | None = None,
+    *,
+    truth: bool = False,
 ) -> dict[str, Any]:
     """Return all values by name, each computed from those of ``given`` where there is one."""
     runner = Interpreter(ir.from_proto(model), truth=truth)
@@ -124,7 +130,7 @@ def judge(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Outcome:
     outcome = Outcome()
     try:
         theirs = on_ort(model, feeds)
-    except Refused as error:
+    except RefusedError as error:
         _refused(model, feeds, str(error), outcome)
         return outcome
     try:
@@ -210,7 +216,7 @@ def _second_look(
     alone = lone_node(node, known, opset)
     given = {i.name: known[i.name] for i in alone.graph.input}
     truth, limit = limits(alone, given, node.output[index])
-    if within(a, b, truth, limit):
+    if within(a, b, truth, limit, signs=node.op_type in SIGNED_ZEROS):
         outcome.limited += 1
         return
     suspect = Suspect(node, index, opset, [known.get(n) for n in node.input], a, b, truth, limit)
@@ -225,7 +231,7 @@ def _second_look(
 def _inside(node: onnx.NodeProto, known: Mapping[str, Any], opset: int, outcome: Outcome) -> str:
     """Judge the branch that an If took, or the first turn of a body, as a graph of its own.
 
-    Returns a reason when something inside differs but all of it is explained: the node's result carries that on.
+    Returns a reason when something inside differs but all of it is explained: the result carries that on.
     """
     body, inputs = _running(node, known)
     if body is None:
@@ -273,19 +279,44 @@ def _own_model(
 
 SIGNED_ZEROS = frozenset(
     {
-        *("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Concat", "Split", "Slice", "Tile"),
+        *(
+            "Identity",
+            "Reshape",
+            "Transpose",
+            "Squeeze",
+            "Unsqueeze",
+            "Flatten",
+            "Concat",
+            "Split",
+            "Slice",
+            "Tile",
+        ),
         *("Expand", "Gather", "GatherElements", "GatherND", "Where", "Compress", "Neg", "Abs", "Pad", "Cast"),
-        *("DepthToSpace", "SpaceToDepth", "ReverseSequence", "Add", "Sub", "Mul", "Div", "Reciprocal", "Ceil"),
+        *(
+            "DepthToSpace",
+            "SpaceToDepth",
+            "ReverseSequence",
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Reciprocal",
+            "Ceil",
+        ),
         *("Floor", "Sqrt", "ScatterND", "ScatterElements", "SequenceAt", "ConcatFromSequence"),
     }
 )
-"""Operators whose result's sign is laid down even where it is zero, by IEEE 754 or because elements are moved."""
+"""Operators whose zeros have a sign, by IEEE 754 or because elements are moved."""
 
 
 def identical(a: Any, b: Any, *, signs: bool = False) -> bool:
-    """Whether two values have the same dtype, shape and content; NaN equals NaN; −0 equals 0 unless ``signs``."""
+    """Whether two values are the same; NaN equals NaN; −0 equals 0 unless ``signs``."""
     if isinstance(b, list) or isinstance(a, list):
-        return isinstance(a, list) and len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
+        return (
+            isinstance(a, list)
+            and len(a) == len(b)
+            and all(identical(x, y) for x, y in zip(a, b, strict=True))
+        )
     if not hasattr(a, "dtype") or not hasattr(b, "dtype"):
         return a is None and b is None
     if (a.dtype, a.shape) != (b.dtype, b.shape):
@@ -310,6 +341,7 @@ def near(a: Any, b: Any, *, signs: bool = False) -> bool:
     x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         close = np.abs(x - y) <= UNITS * eps * np.maximum(np.abs(x), np.abs(y)) + UNITS * tiny * eps
+    close &= np.isfinite(x) & np.isfinite(y)
     return bool(np.all(close | (x == y) | (np.isnan(x) & np.isnan(y))))
 
 
@@ -322,7 +354,7 @@ def precision(dtype: Any) -> tuple[float, float]:
 
 
 def limits(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> tuple[Any, Any]:
-    """Return a lone layer's float64 result, and how far inputs off by half a unit move it; None when there is none."""
+    """Return a lone layer's float64 result, and how far inputs off by a unit move it; None without one."""
     try:
         truth = on_engine(model, feeds, truth=True)[name]
         if not hasattr(truth, "dtype") or truth.dtype == TEXT:
@@ -334,7 +366,9 @@ def limits(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> tuple
                 other = on_engine(model, _moved(feeds, seed), truth=True)[name]
                 if other.shape != base.shape:  # an input laid down the shape: move the first one alone
                     first = next(iter(feeds))
-                    other = on_engine(model, {**feeds, **_moved({first: feeds[first]}, seed)}, truth=True)[name]
+                    other = on_engine(model, {**feeds, **_moved({first: feeds[first]}, seed)}, truth=True)[
+                        name
+                    ]
                 moved = np.fmax(moved, np.abs(other.astype(np.float64) - base))
     except Exception:
         return None, None
@@ -356,17 +390,20 @@ def _shift(value: Any, rng: np.random.Generator) -> Any:
     return value.astype(np.float64) * (1 + eps * rng.choice([-1.0, 1.0], value.shape))
 
 
-def within(a: Any, b: Any, truth: Any, limit: Any) -> bool:
+def within(a: Any, b: Any, truth: Any, limit: Any, *, signs: bool = False) -> bool:
     """Whether two float results lie within what the layer's conditioning allows, and ours near the truth."""
     if truth is None or limit is None or not hasattr(a, "dtype") or a.dtype.kind in "iubO":
         return False
     if (a.dtype, a.shape) != (getattr(b, "dtype", None), b.shape) or truth.shape != a.shape:
+        return False
+    if signs and not _same_signs(a, b) and identical(a, b):
         return False
     eps, tiny = precision(a.dtype)
     x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         allowed = 4 * limit + UNITS * eps * (np.abs(truth) + tiny)
         fine = (np.abs(x - y) <= 2 * allowed) & (np.abs(x - truth) <= allowed)
+    fine &= np.isfinite(x) & np.isfinite(y)
     return bool(np.all(fine | (x == y) | (np.isnan(x) & np.isnan(y))))
 
 
@@ -389,7 +426,7 @@ def complaint(a: Any, b: Any, truth: Any, limit: Any) -> str:
 
 
 def _worst(a: Any, b: Any, other: Any, limit: Any) -> tuple[int, ...]:
-    """Return where two arrays differ most: beside the limit where there is one, else beside the larger element."""
+    """Return where two arrays differ most, beside the limit where there is one, else beside the element."""
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         size = np.maximum(np.abs(x), np.abs(y))
@@ -410,7 +447,7 @@ def _judge_whole(
     forced: Mapping[str, Any],
     outcome: Outcome,
 ) -> None:
-    """A free run gives what its layers give one at a time: to the bit ONNX Runtime's where all of those are."""
+    """A free run gives what its layers give one at a time: ONNX Runtime's bits where all layers have them."""
     free = on_engine(model, feeds)
     if outcome.exact == outcome.values:
         want: Mapping[str, Any] = theirs
@@ -424,7 +461,7 @@ def _judge_whole(
 
 
 def _refused(model: onnx.ModelProto, feeds: Mapping[str, Any], text: str, outcome: Outcome) -> None:
-    """Note why ONNX Runtime refuses; without a known reason it is a difference unless the engine refuses too."""
+    """Note why ONNX Runtime refuses; unknown, it is a difference, unless the engine refuses too."""
     reason = explain_refusal("", text)
     outcome.refused = reason or text
     if reason:

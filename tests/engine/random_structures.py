@@ -1,4 +1,4 @@
-"""Recipes with more than one node: bodies of If, Loop and Scan, sequences, and what a simplifier looks for."""
+"""Recipes of more than one node: bodies of If, Loop and Scan, sequences, and food for a simplifier."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,20 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.engine.random_builder import (
+from tests.engine.random_builder import Builder, RejectedError, Value
+from tests.engine.random_recipes import RECIPES, recipe
+from tests.engine.random_values import (
     BOOL,
     F32,
     FLOATS,
     I64,
     INTEGERS,
     TEXT,
-    Builder,
-    Rejected,
-    Value,
     element_type,
     elements,
     from_array,
     info,
 )
-from tests.engine.random_recipes import RECIPES, recipe
 
 # ---- bodies -------------------------------------------------------------------------------------------
 
@@ -41,11 +39,13 @@ def grow(g: Builder, count: int, *, inner: bool) -> None:
         chosen = g.choose(fitting)
         try:
             chosen.build(g, chosen.op)
-        except Rejected:
+        except RejectedError:
             continue
 
 
-def _graph(body: Builder, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
+def _graph(
+    body: Builder, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+) -> onnx.GraphProto:
     weights = [from_array(a, n) for n, a in body.initializers.items()]
     return helper.make_graph(body.nodes, f"body_{body.prefix}", inputs, outputs, initializer=weights)
 
@@ -64,7 +64,7 @@ def _output(body: Builder, dtype: np.dtype, shape: tuple[int, ...] | None = None
 
 @recipe("If", first=11)
 def branch(g: Builder, op: str) -> None:
-    """Two branches whose outputs have the same dtypes, not always the same shapes; the condition may be constant."""
+    """Two branches with outputs of the same dtypes, not always shapes; the condition may be constant."""
     condition = g.find(lambda v: v.dtype == BOOL and v.rank == 0) if g.chance(0.3) else None
     condition = condition or g.source(np.array(g.chance(0.5)), constant=g.chance(0.4))
     outer = g.values()
@@ -75,7 +75,11 @@ def branch(g: Builder, op: str) -> None:
         grow(body, g.number(1, 3), inner=False)
         found = [body.add("Identity", [_output(body, dtype)]) for dtype in dtypes]
         loose = [info(v.name, v.array, [None] * v.rank) for v in found]
-        branches[name] = _graph(body, [], [helper.make_tensor_value_info(i.name, i.type.tensor_type.elem_type, None) for i in loose])
+        branches[name] = _graph(
+            body,
+            [],
+            [helper.make_tensor_value_info(i.name, i.type.tensor_type.elem_type, None) for i in loose],
+        )
     g.add_many(op, [condition], len(dtypes), **branches)
 
 
@@ -84,14 +88,18 @@ def loop(g: Builder, op: str) -> None:
     """A loop that runs 0–3 times; one value carried with constant shape, one collected."""
     start = g.find(lambda v: v.dtype == F32 and 0 not in v.shape) or g.fresh(F32, g.shape(0, 2, empty=0))
     body = _body(g, "l", g.values())
-    turn, go, carried = Value(body.name(), np.array(0)), Value(body.name(), np.array(True)), Value(body.name(), start.array)
+    turn, go, carried = (
+        Value(body.name(), np.array(0)),
+        Value(body.name(), np.array(True)),
+        Value(body.name(), start.array),
+    )
     body.pool += [turn, go, carried]
     grow(body, g.number(1, 3), inner=True)
     step = body.add("Add", [carried, body.fresh(F32, (1,) * start.rank, tame=True)])
     keep = body.add("Identity", [go])
     collected = body.add("Identity", [_output(body, F32)])
     inputs = [info(v.name, v.array) for v in (turn, go)] + [info(carried.name, carried.array)]
-    outputs = [info(v.name, v.array) for v in (keep, step)] + [info(collected.name, collected.array, [None] * collected.rank)]
+    outputs = [info(v.name, v.array) for v in (keep, step)] + [info(collected.name, collected.array)]
     trips = g.parameter(np.array(g.number(0, 3), dtype=I64))
     condition = g.source(np.array(g.chance(0.9))) if g.chance(0.6) else None
     g.add_many(op, [trips, condition, start], 2, body=_graph(body, inputs, outputs))
@@ -100,7 +108,9 @@ def loop(g: Builder, op: str) -> None:
 @recipe("Scan", first=11)
 def scan(g: Builder, op: str) -> None:
     """A scan over the first axis of one value, with one state."""
-    x = g.find(lambda v: v.dtype == F32 and v.rank >= 1 and 0 not in v.shape) or g.fresh(F32, (3, 2), tame=True)
+    x = g.find(lambda v: v.dtype == F32 and v.rank >= 1 and 0 not in v.shape) or g.fresh(
+        F32, (3, 2), tame=True
+    )
     state = g.fresh(F32, x.shape[1:], tame=True)
     body = _body(g, "s", g.values())
     inner = [Value(body.name(), state.array), Value(body.name(), x.array[0])]
@@ -126,7 +136,10 @@ def sequence(g: Builder, op: str) -> None:
         made = g.add(op, [made, x, at])
         count += 1
     if op == "SequenceErase":
-        made = g.add(op, [made, g.parameter(np.array(g.number(-count, count - 1), dtype=I64)) if g.chance(0.7) else None])
+        made = g.add(
+            op,
+            [made, g.parameter(np.array(g.number(-count, count - 1), dtype=I64)) if g.chance(0.7) else None],
+        )
         count -= 1
     g.add("SequenceLength", [made])
     if count:
@@ -151,7 +164,12 @@ def split_to_sequence(g: Builder, op: str) -> None:
     if rank:
         same = {a.shape for a in parts.array}
         new = len(same) == 1 and g.chance(0.4)
-        g.add("ConcatFromSequence", [parts], axis=g.choose([0, -1]) if new or len(same) == 1 else axis, new_axis=int(new))
+        g.add(
+            "ConcatFromSequence",
+            [parts],
+            axis=g.choose([0, -1]) if new or len(same) == 1 else axis,
+            new_axis=int(new),
+        )
 
 
 @recipe("Optional", "OptionalGetElement", "OptionalHasElement", first=15)
@@ -176,10 +194,7 @@ def shape_arithmetic(g: Builder, op: str) -> None:
     if g.chance(0.3) and x.rank > 2:
         other = g.add("Gather", [shape, g.parameter(np.array((axis + 1) % x.rank, dtype=I64))], axis=0)
         dim = g.add("Mul", [dim, other])
-    if g.opset >= 13:
-        one = g.add("Unsqueeze", [dim, g.ints([0])])
-    else:
-        one = g.add("Unsqueeze", [dim], axes=[0])
+    one = g.add("Unsqueeze", [dim, g.ints([0])]) if g.opset >= 13 else g.add("Unsqueeze", [dim], axes=[0])
     parts = [one, g.ints([-1])]
     g.rng.shuffle(parts)
     g.add("Reshape", [x, g.add("Concat", parts, axis=0)])
@@ -229,7 +244,19 @@ def no_op(g: Builder, op: str) -> None:
         g.add(op, [x], to=element_type(x.dtype))
 
 
-@recipe("Transpose", "Cast", "Reshape", "Concat", "Slice", "Squeeze", "Identity", "Relu", "Clip", first=13, inner=True)
+@recipe(
+    "Transpose",
+    "Cast",
+    "Reshape",
+    "Concat",
+    "Slice",
+    "Squeeze",
+    "Identity",
+    "Relu",
+    "Clip",
+    first=13,
+    inner=True,
+)
 def chain(g: Builder, op: str) -> None:
     """Two of a kind in a row, so that they can be merged or cancel out."""
     x = g.pick(op, rank=(1, 4), within=(*FLOATS, *INTEGERS), test=lambda v: 0 not in v.shape)
@@ -290,7 +317,9 @@ def constant_expression(g: Builder, op: str) -> None:
 def linear_chain(g: Builder, op: str) -> None:
     """A linear layer with what folds into it: batch norm, a bias, a scale."""
     if op == "Conv":
-        x = g.pick(op, within=(F32,), rank=(4, 4), test=lambda v: 0 not in v.shape, shape=lambda: (1, 2, 4, 4))
+        x = g.pick(
+            op, within=(F32,), rank=(4, 4), test=lambda v: 0 not in v.shape, shape=lambda: (1, 2, 4, 4)
+        )
         w = g.source(g.content(F32, (2, x.shape[1], 1, 1), tame=True), constant=True)
         y = g.add(op, [x, w])
         if g.chance(0.5):

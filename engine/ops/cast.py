@@ -157,9 +157,13 @@ def _bits_type(call: Call, x: TensorType, *, to: int) -> TensorType:
     return TensorType(call.real(from_code(to)), x.shape)
 
 
-def _cast_like_type(call: Call, x: TensorType, like: TensorType, **_: Any) -> TensorType:
+def _cast_like_type(
+    call: Call, x: TensorType, like: TensorType, *, saturate: int = 1, round_mode: str = "up"
+) -> TensorType:
     if x.value is not None and like.dtype is not None and x.value.size <= MAX_ELEMENTS:
-        return TensorType(like.dtype, x.shape, np.asarray(convert(np, x.value, call.real(like.dtype))))
+        dtype = call.real(like.dtype)
+        made = convert(np, x.value, dtype, saturate=bool(saturate), round_mode=round_mode)
+        return TensorType(like.dtype, x.shape, np.asarray(made))
     return content.cast_type(x, TensorType(like.dtype, x.shape))
 
 

@@ -151,6 +151,7 @@ class Context:
     root: the main graph or function that is worked on. touched: nodes near an edit, to be tried again.
     growth: bytes that folding added. virtual: results of folding that were too large to be kept; what follows
     from them may be small.
+    left_open: values whose content the specification leaves open, and what follows from them.
     stored: constants that rules made, by graph and content: what is equal is stored once.
     """
 
@@ -170,6 +171,7 @@ class Context:
         self.touched: dict[ir.Node, None] = {}
         self.growth = 0
         self.virtual: dict[ir.Value, np.ndarray[Any, Any]] = {}
+        self.left_open: set[ir.Value] = set()
         self.stored: dict[Any, ir.Value] = {}
         self._removed = 0
 
@@ -417,6 +419,8 @@ class Context:
         for item in inner:
             for index in range(len(item.inputs)):
                 item.replace_input_with(index, None)
+            if item.graph is not None:
+                item.graph.remove(item)
             self.touched.pop(item, None)
         self.touched.pop(node, None)
         self._removed += 1 + len(inner)

@@ -140,6 +140,7 @@ def _compute(node: ir.Node, context: Context) -> list[Any] | Refusal:
     open_case = _HAZARDS.get(node.op_type)
     reason = open_case(node, arrays, context) if open_case else None
     if reason:
+        context.left_open.update(node.outputs)
         return Refusal(reason)
     version = context.opset(node.domain)
     row = find(canonical_domain(node.domain), node.op_type, version)
@@ -331,6 +332,10 @@ def fold_shapes(node: ir.Node, context: Context) -> Edit | Refusal | None:
         return None
     value = node.outputs[0]
     if not (use_count(value) or value.is_graph_output()):
+        return None
+    if not context.left_open.isdisjoint(node.inputs):
+        context.left_open.update(node.outputs)
+    if value in context.left_open:
         return None
     known = context.type_of(value)
     array = known.value

@@ -376,6 +376,9 @@ def zero_state(node: ir.Node, context: Context) -> Edit | None:
     return Edit("it starts from zeros anyway") if places else None
 
 
+_REARRANGE = ("Expand", "Tile", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Slice", "Gather", "Transpose")
+
+
 def _is_zero(node: ir.Node, place: int, context: Context) -> bool:
     """Whether an input is +0.0 throughout, whatever its size."""
     if not present(node, place):

@@ -26,6 +26,7 @@ from graphdoc.surgeon.align_side import NONE, Item, Side, read_side
 from graphdoc.surgeon.align_weights import ALIKE, FEWEST
 
 CERTAIN = 1.0
+REWIRED = 0.5
 
 Shape = tuple[int | str | None, ...] | None
 ShapeOf = Callable[[ir.Value], Shape]
@@ -134,6 +135,8 @@ class _Aligner:
         self.shape_a = shape_a
         self.shape_b = shape_b
         self.inputs = list(_interface(a, b, a.inputs, b.inputs))
+        self.sure = set(self.inputs)
+        """Inputs, of the graph or of equal subgraphs, that are the same even if nobody reads them."""
         numbers = Numbering()
         label_a: dict[int, Any] = {}
         label_b: dict[int, Any] = {}
@@ -154,6 +157,7 @@ class _Aligner:
         self._outputs()
         self._spread()
         self.matcher.run()
+        self._rewired()
         return self._finished()
 
     def _same_numbers(self) -> None:
@@ -178,6 +182,30 @@ class _Aligner:
             a.scopes[first.scope], b.scopes[second.scope] = second.scope, first.scope
             for p, q in zip(first.inputs, second.inputs, strict=False):
                 self.matcher.pair_values(p, q, CERTAIN)
+                self.sure.add((p, q))
+
+    def _rewired(self) -> None:
+        """Pair what is left of one operator with the same result, or the same name: it reads something else."""
+        names: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+        for y, item in enumerate(self.b.side.items):
+            if self.b.items[y] == NONE and item.node.name:
+                names[item.kind, item.node.name, item.scope].append(y)
+        for x, item in enumerate(self.a.side.items):
+            if self.a.items[x] == NONE:
+                made = self._same_result(item)
+                scope = self.a.scopes.get(item.scope, NONE)
+                named = names.get((item.kind, item.node.name or "", scope), [])
+                for y in (*made, *(named if len(named) == 1 else ())):
+                    if self.b.items[y] == NONE and self.b.side.items[y].kind == item.kind:
+                        self.a.items[x], self.b.items[y] = y, x
+                        self.a.score[x] = self.b.score[y] = REWIRED
+                        break
+
+    def _same_result(self, item: Item) -> Iterator[int]:
+        for p in item.outputs[:1]:
+            maker = self.b.makers(self.a.values.get(p, NONE))
+            if maker is not None:
+                yield maker[0]
 
     def _outputs(self) -> None:
         a, b = self.a.side, self.b.side
@@ -264,7 +292,7 @@ class _Aligner:
                     taken.add(q)
 
     def _certain(self, p: int, q: int) -> bool:
-        return self.values_a.get(p, NONE) == self.values_b.get(q, NONE - 1)
+        return (p, q) in self.sure or self.values_a.get(p, NONE) == self.values_b.get(q, NONE - 1)
 
     def _form(self, p: int, q: int) -> bool | None:
         """Return whether two values have the same layout; None: they cannot hold the same."""

@@ -5,9 +5,9 @@ Both models run side by side, through ONNX Runtime with its optimisations off an
 results but for rounding (verify_judge.py).
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -131,15 +131,16 @@ class Verifier:
         self._opset = opset
         self._originals = _Originals(self._source, tuple(runners), thorough=thorough)
         self._suspect: Reference | None = None
-        self._warming: threading.Thread | None = None
+        self._warming: Future[None] | None = None
 
     def warm(self) -> None:
         """Start running the original on another thread; :meth:`verify` waits for it.
 
         ONNX Runtime computes without Python's lock, so that meanwhile the model can be edited.
         """
-        self._warming = threading.Thread(target=self._prepare, daemon=True)
-        self._warming.start()
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="graphdoc-verify")
+        self._warming = pool.submit(self._prepare)
+        pool.shutdown(wait=False)
 
     def _prepare(self) -> None:
         for _ in self._references():
@@ -148,7 +149,7 @@ class Verifier:
     def verify(self, edited: Loadable | Source, *, exact: bool = False) -> Verification:
         """Return how an edited model compares; ends with the first set of inputs that shows a difference."""
         if self._warming is not None:
-            self._warming.join()
+            self._warming.result()  # what went wrong there is raised here
             self._warming = None
         source = open_source(edited)
         try:

@@ -104,6 +104,19 @@ def test_the_original_may_run_in_the_background() -> None:
     assert found == verify(case.original, case.edited)
 
 
+def test_what_goes_wrong_in_the_background_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(case for case in RIGHT if case.name == "nothing")
+    verifier = Verifier(case.original)
+
+    def fail() -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(verifier, "_prepare", fail)
+    verifier.warm()
+    with pytest.raises(ZeroDivisionError, match="a fault of ours"):
+        verifier.verify(case.edited)
+
+
 def test_neither_model_is_changed() -> None:
     case = next(case for case in RIGHT if case.name == "batch norm in a convolution")
     original, edited = load(case.original), load(case.edited)

@@ -8,6 +8,12 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
 
+ALWAYS_INSIDE = 16
+"""Elements up to which a tensor stays in the model whatever the threshold."""
+
+SIZES_INSIDE = 1024
+"""The same for integer vectors: targets, axes, splits. Runtimes read them before they open any data file."""
+
 THRESHOLD = 1024
 """Bytes from which on a weight goes to a file, unless told otherwise."""
 
@@ -18,7 +24,7 @@ class Layout:
 
     location: a file name relative to the model's folder for all weights together, or, ending in "/", a folder
     with a file for each; "" keeps all weights in the model. threshold: bytes; smaller weights stay in the
-    model.
+    model, and so do vectors that say shapes.
 
     Raises UsageError for a negative threshold.
     """
@@ -46,8 +52,10 @@ class Layout:
         return found
 
     def _moves(self, tensor: ir.TensorProtocol) -> bool:
-        text = tensor.dtype == ir.DataType.STRING
-        return bool(self.location) and not text and tensor.nbytes >= self.threshold
+        if not self.location or tensor.dtype == ir.DataType.STRING or tensor.size <= ALWAYS_INSIDE:
+            return False
+        sizes = tensor.dtype.is_integer() and len(tensor.shape) <= 1 and tensor.size <= SIZES_INSIDE
+        return not sizes and tensor.nbytes >= self.threshold
 
     def _place(self, name: str, taken: set[str]) -> str:
         if not self.location.endswith("/"):

@@ -3,10 +3,10 @@
     python tests/bench/random_graphs.py --graphs 20000 --seed 1 -j 2
     python tests/bench/random_graphs.py --seed 1 --only 4711    one graph again
 
-Graph number n of seed s is always the same graph. Prints progress, what was compared and how it came out, which
-reasons explained what, and operator × dtype counts (``--coverage FILE`` for all of them). Each unexplained
-difference is saved, shrunk to the layer that shows it, as model.onnx, inputs.npz and a note that says how to
-repeat it. The exit code is 1 when there is one.
+Graph number n of seed s is always the same graph. Prints progress, what was compared and how it came out,
+which reasons explained what, and operator × dtype counts (``--coverage FILE`` for all of them). Each
+unexplained difference is saved, shrunk to the layer that shows it, as model.onnx, inputs.npz and a note that
+says how to repeat it. The exit code is 1 when there is one.
 """
 
 import argparse

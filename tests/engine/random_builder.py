@@ -118,7 +118,7 @@ def kernels(op: str, opset: int) -> tuple[Mapping[str, frozenset[str]], ...]:
 
 
 _INLINED_UNTIL = {"Swish": 24}
-"""The newest opset in which ONNX Runtime uses an operator's function body, where it is not the newest of all."""
+"""The newest opset in which ONNX Runtime uses an operator's function body, where that is not the newest."""
 
 
 def _covers(kernel: Any, since: int) -> bool:
@@ -273,7 +273,7 @@ class Builder:
 
     def source(self, array: Any, *, constant: bool | None = None) -> Value:
         """Return a new input, initializer or Constant node that holds an array."""
-        name = self.name()
+        name, array = self.name(), np.asarray(array)
         if constant is None:
             constant = self.chance(0.6)
         if not constant and self.inputs_allowed:

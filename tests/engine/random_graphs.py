@@ -3,8 +3,8 @@
 ``graphs()`` gives ``(model, feeds)`` pairs: models of 1–30 nodes over most of ai.onnx, in opsets 9 to the
 newest that ONNX Runtime runs, nearly all of which it accepts. Ranks 0–5, empty dims, broadcasting, negative
 axes, optional inputs left out, unused and several outputs, shared values, initializers beside Constant nodes,
-NaN, ±Inf, −0 and extreme integers; If, Loop and Scan; shape arithmetic, constant subexpressions, operators that
-change nothing, chains, duplicates, dead nodes; dims declared by symbol or not at all::
+NaN, ±Inf, −0 and extreme integers; If, Loop and Scan; shape arithmetic, constant subexpressions, operators
+that change nothing, chains, duplicates, dead nodes; dims declared by symbol or not at all::
 
     @given(graphs())
     def test_simplify_keeps_outputs(case):

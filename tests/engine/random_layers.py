@@ -339,7 +339,7 @@ def qlinear_conv(g: Builder, op: str) -> None:
 
 
 def _small(g: Builder, shape: tuple[int, ...]) -> Value:
-    """Return float32 numbers up to 2: larger weights blow up what libraries' functions are off by, step by step."""
+    """Return float32 numbers up to 2: larger weights blow up, step by step, what functions are off by."""
     return g.source(np.clip(g.content(F32, shape, tame=True), -2, 2))
 
 

@@ -114,7 +114,7 @@ def split(g: Builder, op: str) -> None:
 
 
 def _bound(g: Builder, size: int, step: int, end: bool) -> int:
-    """Return a start or end, sometimes far out; an end at INT_MAX means to ONNX Runtime the end going backward too."""
+    """Return a start or end, sometimes far out. ONNX Runtime takes INT_MAX for the end going backward too."""
     if g.chance(0.1):
         low, high = [-(2**31), -(2**63)], [2**31 - 1, 2**63 - 1]
         return int(g.choose((high if step > 0 else low) if end else low + high))

@@ -2,9 +2,9 @@
 
 All inner values are taps. Each layer is run on the values that ONNX Runtime had for its inputs, so that an
 error is the layer's own. It agrees when integers, texts and moved elements are the same, and when floats lie
-within four units in the last place. A layer further apart is run alone in float64, as it is and with its inputs
-moved by a unit, and the limit is what that shows of its conditioning. What is left must match one of the
-:data:`REASONS`, which are narrow and each have a test; else it is a :class:`Difference`.
+within four units in the last place. A layer further apart is run alone in float64, as it is and with its
+inputs moved by a unit, and the limit is what that shows of its conditioning. What is left must match one of
+the :data:`REASONS`, which are narrow and each have a test; else it is a :class:`Difference`.
 
 What holds the layers together is tested without limits: a free run, whose layers feed each other, must give
 to the bit what the layers give one at a time.

@@ -104,10 +104,6 @@ class Facts:
         """Return the node that holds a subgraph, None for the main graph and functions."""
         return self._place(graph)[0]
 
-    def belongs(self, value: ir.Value) -> bool:
-        """Return whether a value is one of the model: of its graph, a subgraph or a function."""
-        return value.graph is not None and self._find(value.graph) is not None
-
     def _find(self, graph: ir.Graph) -> tuple[ir.Node | None, ir.Graph] | None:
         found = self._owners.get(graph)
         if found is None or not _holds(found[0], graph):

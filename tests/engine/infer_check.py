@@ -6,22 +6,27 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphdoc.engine.body import Body
 from graphdoc.engine.infer import Facts
+from graphdoc.engine.infer_control import bodies
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.ops.dims import substitute, symbols
 from graphdoc.engine.ops.table import ContainerType, Dim, TensorType
-from graphdoc.engine.scope import Occurrences
+from graphdoc.engine.scope import FUNCTION, MAIN, Occurrences, enter, qualified
 
 Sizes = dict[str, int]
 
 
-def values(body: Body) -> Iterator[tuple[str, ir.Value]]:
-    """Yield (tap name, value) of all computed values of a body and the bodies inside it."""
-    for step in body.steps:
-        yield from ((key, value) for key, value in zip(step.keys, step.outputs, strict=True) if key)
-        for inner in step.bodies.values():
-            yield from values(inner)
+def values(
+    model: ir.Model, graph: ir.Graph | ir.Function | None = None, scope: str = MAIN
+) -> Iterator[tuple[str, ir.Value]]:
+    """Yield (tap name, value) of all computed values, inside subgraphs and called functions too."""
+    for node in model.graph if graph is None else graph:
+        first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
+        yield from ((qualified(scope, value.name), value) for value in node.outputs if value.name)
+        for name, inner in bodies(node).items():
+            yield from values(model, inner, enter(scope, first, name))
+        if node.op_identifier() in model.functions:
+            yield from values(model, model.functions[node.op_identifier()], enter(scope, first, FUNCTION))
 
 
 def bound(facts: Facts, feeds: Mapping[str, Any], model: ir.Model) -> Sizes:
@@ -84,8 +89,7 @@ def _untrue_items(known: TensorType, value: Any, sizes: Sizes) -> str | None:
 
 def observed(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Return every value of one run by tap name; Occurrences inside subgraphs."""
-    interpreter = Interpreter(model)
-    return interpreter.run(feeds, taps=[key for key, _ in values(interpreter._body)])
+    return Interpreter(model).run(feeds, taps=[key for key, _ in values(model)])
 
 
 def complaints(
@@ -98,9 +102,9 @@ def complaints(
     facts = Facts(model, claims=claims)
     sizes = bound(facts, feeds, model)
     found = []
-    for key, value in values(Interpreter(model)._body):
-        if not facts.belongs(value) or key not in results:
-            continue  # a value of a function body that ONNX gives an operator is none of the model's
+    for key, value in values(model):
+        if key not in results:
+            continue  # it did not run, or is a constant
         actual, known = results[key], facts.of(value)
         runs = actual if isinstance(actual, Occurrences) else [actual]
         found += [f"{key}: {text}" for each in runs if (text := untrue(known, each, sizes))][:1]

@@ -19,6 +19,7 @@ EXPLAINED = {
     "FlexAttention": "ONNX builds its body from the types at run time, and the subgraphs inside belong to it",
     "test_if_opt": "an empty optional of a sequence; see Optional",
     "test_loop16_seq_none": "an optional of a sequence that starts empty; see Optional",
+    "test_loop13_seq": "the sequence that the caller gives may hold items of any shape",
     "test_loop11": "ONNX trusts the declared type of the body, but a slice past the end would be empty",
     "test_range_float_type_positive_delta_expanded": "as test_loop11",
 }

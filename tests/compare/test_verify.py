@@ -58,9 +58,9 @@ def test_a_right_edit_passes_however_thorough(case: Case) -> None:
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
 @pytest.mark.parametrize("runner", ["ort", "engine"])
 def test_no_wrong_edit_makes_one_runner_fail_to_load(case: Case, runner: str) -> None:
-    """The cases are about results: each of the edited models is sound."""
+    """The cases are about results: each of the edited models loads."""
     found = Verifier(case.original, runners=[runner]).verify(case.edited, exact=case.exact)
-    assert found.faults == ()
+    assert not any("refuses the edited model" in text for text in found.faults)
 
 
 def test_the_first_difference_ends_the_runs() -> None:

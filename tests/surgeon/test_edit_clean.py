@@ -267,7 +267,7 @@ def test_a_missing_script(tmp_path: pathlib.Path) -> None:
     [
         ("y = Clip(x, 0.0, 6.0)", NodeText("Clip", outputs=("y",), inputs=("x", 0.0, 6.0))),
         ("[n] a, b = acme.Op <axis = 1> (x)", NodeText("Op", "acme", "n", ("a", "b"), ("x",), {"axis": 1})),
-        ('R <mode = "no"> (x,, [1, 2])', NodeText("R", inputs=("x", None, [1, 2]), attributes={"mode": "no"})),
+        ('R <m = "no"> (x,, [1, 2])', NodeText("R", inputs=("x", None, [1, 2]), attributes={"m": "no"})),
         ('"p q" = Relu(/a/b:0)', NodeText("Relu", outputs=("p q",), inputs=("/a/b:0",))),
         ("Relu", NodeText("Relu")),
     ],

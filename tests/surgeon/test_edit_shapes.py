@@ -106,7 +106,7 @@ def test_a_batch_of_four_that_is_baked_in() -> None:
     ("text", "words"),
     [
         ("g (float[1, 3] x) => (float[3] y) { y = Squeeze(x) }", "every dim of size 1"),
-        ("g (float[2, 3] x) => (float[1, 3] y, float[1, 3] z) { y, z = Split <num_outputs = 2> (x) }", "splits"),
+        ("g (float[2] x) => (float[1] y, float[1] z) { y, z = Split <num_outputs = 2> (x) }", "splits"),
         ("g (float[6, 2] x) => (float[3, 4] y) <int64[2] t = {3, 4}> { y = Reshape(x, t) }", "cannot tell"),
     ],
 )  # fmt: skip

@@ -17,6 +17,8 @@ class Attention(AssembleRule):
     """softmax(scale · Q·Kᵀ + mask) · V → Attention (opset 23), over tensors batch × heads × length × size.
 
     The scale may stand at Q, at K, at their product, or be shared out. K may have been transposed in any way.
+    Where a mask of the lowest float rules out a whole row, the specification and the pieces give the mean of
+    V, ONNX Runtime's Attention gives 0: a verification that meets such a row drops the rule.
     """
 
     name = "assemble-attention"

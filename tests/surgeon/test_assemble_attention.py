@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from graphdoc.surgeon.writer import write_model
-from tests.surgeon.rewriting_tools import agree, apply, feeds, graph, half, ops, reasons
+from tests.surgeon.rewriting_tools import agree, apply, by_engine, feeds, graph, half, ops, reasons
 
 QKV = "float[2,4,5,8] q, float[2,4,7,8] k, float[2,4,7,8] v => float[2,4,5,8] y"
 KT = "kt = Transpose <perm = [0,1,3,2]> (k) "
@@ -93,6 +93,19 @@ def test_attention_with_a_mask_that_rules_places_out() -> None:
 
     assert ops(result.model) == ["Attention"]
     agree(model, result, inputs)
+
+
+def test_a_row_that_is_ruled_out_is_the_mean_as_the_specification_says() -> None:
+    """In the engine; ONNX Runtime's kernel gives 0 there, which is why verification runs such masks."""
+    model = graph(QKV.replace(" v =>", " v, float[5,7] mask =>"), MASKED, CONSTANTS)
+    inputs = {**feeds(model), "mask": np.full((5, 7), np.finfo(np.float32).min)}
+
+    (found,) = by_engine(write_model(apply(model, "assemble").model), inputs)
+
+    np.testing.assert_allclose(found, by_engine(model, inputs)[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found, np.broadcast_to(inputs["v"].mean(2, keepdims=True), found.shape), atol=1e-6
+    )
 
 
 def test_attention_of_dynamic_sizes() -> None:

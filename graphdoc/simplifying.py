@@ -1,4 +1,4 @@
-"""The Python side of ``graphdoc simplify``: the result is held against the original before it is handed out."""
+"""The Python side of ``graphdoc simplify``: the result is held against the original first."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -33,10 +33,11 @@ def simplify(
     model: a path, bytes, ModelProto or onnx_ir model; not changed.
     only, skip: rules or groups of rules (docs/simplify.md). request: rules that do not run by default.
     keep: globs over names of nodes and values that must survive. max_growth: bytes that folding may add.
-    shapes: sizes of inputs or symbols, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``; the result is for
-        these sizes alone. freeze: globs over inputs with a default value, which become constants.
-    to_opset: the version of ai.onnx to convert to. inline: replace calls of the model's functions by their bodies.
-    verify: run original and result on inputs of many kinds; a rule that changes an output is dropped and named.
+    shapes: sizes of inputs or symbols, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``; the result is
+        for these sizes alone. freeze: globs over inputs with a default value, which become constants.
+    to_opset: the version of ai.onnx to convert to. inline: put the bodies of the model's functions in place
+        of their calls.
+    verify: run original and result on inputs of many kinds; a rule that changes an output is dropped.
 
     The result is truthy when no rule had to be dropped and the outputs agree.
     Raises UsageError for unknown rules, inputs and sizes; ModelError for a model that cannot be read.

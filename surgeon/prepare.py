@@ -91,7 +91,9 @@ def set_shapes(model: ir.Model, shapes: dict[str, tuple[Any, ...]]) -> None:
     Raises UsageError for unknown names, other ranks, and sizes that the model or another input contradicts.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
-    symbols = {d.value for value in inputs.values() for d in value.shape or () if isinstance(d, ir.SymbolicDim)}
+    symbols = {
+        d.value for value in inputs.values() for d in value.shape or () if isinstance(d, ir.SymbolicDim)
+    }
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
         if name in inputs:

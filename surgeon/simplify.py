@@ -1,9 +1,9 @@
 """Simplify a model: rewrite rules and folding to a fixed point, over the main graph, subgraphs and functions.
 
-The order of work: every node is visited once in topological order; after an edit the nodes near it are visited
-again. When none is left, passes over whole graphs follow (equal constants, equal nodes, what is unused). All
-of it repeats until nothing changes, so a second simplification finds nothing. Time grows with the number of
-nodes, whatever the order of the edits.
+The order of work: every node is visited once in topological order; after an edit the nodes near it are
+visited again. When none is left, passes over whole graphs follow (equal constants, equal nodes, what is
+unused). All of it repeats until nothing changes, so a second simplification finds nothing. Time grows with
+the number of nodes, whatever the order of the edits.
 """
 
 from collections import deque
@@ -169,7 +169,7 @@ class _Driver:
         self.context = Context(self.model, Facts(self.model), self.options, _kept(self.options.keep))
         for _ in range(MAX_SWEEPS):
             before = len(self.done)
-            for root in (*self.model.functions.values(), self.model.graph):
+            for root in _roots(self.model):
                 self._sweep(root)
             for item in self._passes:
                 self._pass(item)
@@ -231,7 +231,7 @@ class _Driver:
         """Run a pass over each graph, one edit after the other."""
         if self._full():
             return
-        for root in (*self.model.functions.values(), self.model.graph):
+        for root in _roots(self.model):
             self.context.root = root
             for node, edit in item.run(root, self.context):  # type: ignore[attr-defined]
                 self.context.prune()
@@ -254,8 +254,12 @@ def label(node: ir.Node) -> str:
 
 def count_nodes(model: ir.Model) -> int:
     """Return the number of nodes, in subgraphs and functions too."""
-    roots = (model.graph, *model.functions.values())
-    return sum(1 for root in roots for _ in walk(root))
+    return sum(1 for root in _roots(model) for _ in walk(root))
+
+
+def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """Return the functions of a model and its main graph, which may profit from what was done in them."""
+    return [*model.functions.values(), model.graph]
 
 
 def _kept(globs: tuple[str, ...]) -> Callable[[ir.Value | ir.Node], bool]:

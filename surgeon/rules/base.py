@@ -301,7 +301,10 @@ class Context:
     def initializer(self, tensor: ir.TensorProtocol, name: str, graph: ir.Graph, key: Any = None) -> ir.Value:
         """Add an initializer under a name that is free; ``key`` is its content, to be found again."""
         value = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+            const_value=tensor,
         )
         graph.initializers.add(value)
         if key is not None:
@@ -322,7 +325,9 @@ class Context:
     def _constant_node(
         self, tensor: ir.TensorProtocol, like: ir.Value | ir.Node, graph: ir.Graph
     ) -> ir.Value:
-        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape))
+        value = ir.Value(
+            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy())
+        )
         node = ir.Node(
             "",
             "Constant",
@@ -409,7 +414,7 @@ class Context:
         self.touch(node, *node.outputs)
 
     def remove(self, node: ir.Node) -> list[ir.Node]:
-        """Remove a node that nothing needs; return who made its inputs. They and other readers are tried again."""
+        """Remove a node that nothing needs; return who made its inputs. They are tried again."""
         inputs = [value for value in node.inputs if value is not None]
         inner: list[ir.Node] = []
         if subgraphs(node):

@@ -80,10 +80,10 @@ def _undone(node: ir.Node, value: ir.Value) -> bool:
         return False
     if {node.op_type, first.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
+    taken, put = (item.attributes.get("axes") for item in (first, node))
+    if taken is not None and put is not None:
+        return list(taken.value) == list(put.value)
     same = len(node.inputs) == len(first.inputs) == 2 and node.inputs[1] is first.inputs[1]
-    axes = [item.attributes.get("axes") for item in (node, first)]
-    if None not in axes:
-        return [list(a.value) for a in axes if a][0] == [list(a.value) for a in axes if a][1]
     return same and node.inputs[1] is not None
 
 
@@ -117,12 +117,11 @@ def _worth_it(node: ir.Node, first: ir.Node, context: Context) -> bool:
 
 # ---- casts
 
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _EXACT: dict[str, tuple[str, ...]] = {
-    "bool": ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32")
-    + ("float64", "bfloat16"),
-    "int8": ("int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
-    "uint8": ("int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32")
-    + ("float64",),
+    "bool": ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", *_FLOATS),
+    "int8": ("int16", "int32", "int64", *_FLOATS),
+    "uint8": ("int16", "uint16", "int32", "uint32", "int64", "uint64", *_FLOATS),
     "int16": ("int32", "int64", "float32", "float64"),
     "uint16": ("int32", "uint32", "int64", "uint64", "float32", "float64"),
     "int32": ("int64", "float64"),
@@ -132,8 +131,6 @@ _EXACT: dict[str, tuple[str, ...]] = {
     "float32": ("float64",),
 }
 """Casts that keep every value."""
-
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def _safe_chain(a: str, b: str, c: str) -> str | None:

@@ -1,4 +1,4 @@
-"""If with a constant condition, loops whose number of trips is known, values that a Loop carries for nothing."""
+"""If with a constant condition, loops of a known number of trips, values that a Loop carries for nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -283,9 +283,7 @@ def loop_invariants(node: ir.Node, context: Context) -> Edit | None:
             continue
         if not use_count(formal) and not _used(node.outputs[place], context):
             continue
-        inside = [
-            usage for usage in formal.uses() if usage.node.op_type != "Identity" or not _is_end(usage, body)
-        ]
+        inside = [use for use in formal.uses() if use.node.op_type != "Identity" or not _is_end(use, body)]
         if not inside and not _used(node.outputs[place], context):
             continue
         for usage in inside:

@@ -1,8 +1,8 @@
 """Constant folding: nodes whose inputs are the same in every run are computed once, here.
 
-Never folded: random operators; DequantizeLinear and QuantizeLinear (quantized weights stay quantized); values
-that are not tensors; results that depend on what the specification leaves open (a float cast to an integer that
-cannot hold it, an integer divided by zero); nodes that would make the model larger than ``max_growth`` allows.
+Never folded: random operators; DequantizeLinear and QuantizeLinear (quantized weights stay quantized);
+values that are not tensors; results that the specification leaves open (a float cast to an integer that
+cannot hold it, an integer divided by zero); nodes that would make the model grow past ``max_growth``.
 """
 
 from collections.abc import Callable
@@ -152,11 +152,13 @@ def _compute(node: ir.Node, context: Context) -> list[Any] | Refusal:
         with np.errstate(all="ignore"):
             results = row.evaluate(Call(np, version, count), *arrays, **attributes)
     except Exception as error:  # noqa: BLE001 - whatever an operator raises for inputs it cannot compute
-        return Refusal(
-            f"it cannot be computed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        )
+        return Refusal(f"it cannot be computed: {_first_line(error)}")
     results = list(results) if isinstance(results, tuple) else [results]
     return _checked(node, results[:count], context)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def _checked(node: ir.Node, results: list[Any], context: Context) -> list[Any] | Refusal:
@@ -199,7 +201,7 @@ BLOAT = 64
 
 
 def _bloats(node: ir.Node, size: int, context: Context) -> bool:
-    """Whether a node blows up next to nothing (Expand, Tile, ConstantOfShape): the node is the better form."""
+    """Whether a node blows up next to nothing (Expand, Tile): then the node is the better form."""
     made_from = sum(
         _bytes(context.type_of(value))
         for value in node.inputs

@@ -5,6 +5,7 @@ adding −0.0 and subtracting +0.0 are. Multiplying by 0 is none either: NaN and
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def _small_constant(node: ir.Node, place: int, context: Context) -> np.ndarray[A
     known = context.type_of(node.inputs[place])
     if known.shape is None or not all(isinstance(d, int) for d in known.shape):
         return None
-    if np.prod([int(d) for d in known.shape], dtype=object) > 2**16:
+    if prod(d for d in known.shape if isinstance(d, int)) > 2**16:
         return None
     return context.array(node.inputs[place])
 
@@ -128,8 +129,8 @@ _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 def _sum_of_products(value: ir.Value | None, context: Context) -> bool:
     """Whether a value is a sum of products, moved about perhaps.
 
-    The sign of such a sum that is zero is not specified: it depends on how a runtime adds up. What adding +0.0
-    would make of it is one of the results that were possible before.
+    The sign of such a sum that is zero is not specified: it depends on how a runtime adds up. What adding
+    +0.0 would make of it is one of the results that were possible before.
     """
     maker = context.producer(value, *_SUMS, *_MOVES)
     for _ in range(4):
@@ -384,9 +385,7 @@ def _is_zero(node: ir.Node, place: int, context: Context) -> bool:
     if not present(node, place):
         return False
     value = node.inputs[place]
-    while (
-        maker := context.producer(value, "Expand", "Tile", "Unsqueeze", "Reshape", "Identity")
-    ) is not None:
+    while (maker := context.producer(value, *_REARRANGE)) is not None:
         value = maker.inputs[0]
     filled = context.producer(value, "ConstantOfShape")
     if filled is not None:

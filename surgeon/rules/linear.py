@@ -1,8 +1,8 @@
 """Scales, shifts and pads go into the weights of the linear operator beside them.
 
-New weights are computed in float64 and rounded once, so a result may differ from the original by rounding. Only
-float32 and float64 models are changed: in half precision, rounding the weights again would cost what the
-network can ill afford. A weight that something else reads is copied, not changed.
+New weights are computed in float64 and rounded once, so a result may differ from the original by rounding.
+Only float32 and float64 models are changed: in half precision, rounding the weights again would cost what
+the network can ill afford. A weight that something else reads is copied, not changed.
 """
 
 from typing import Any

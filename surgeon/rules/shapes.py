@@ -1,4 +1,4 @@
-"""Targets of Reshape and Expand that are computed from shapes: replaced by constants where the sizes allow it."""
+"""Targets of Reshape that are computed from shapes: replaced by constants where the sizes allow it."""
 
 from typing import Any
 

@@ -3,14 +3,13 @@
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphdoc.surgeon.rules import all_rules
 from graphdoc.surgeon.rules.passes import PASSES
 from tests.surgeon import build
-from tests.surgeon.simplify_check import Result, check, parse
+from tests.surgeon.simplify_check import check, parse
 
 MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     "add-zero": [
@@ -21,8 +20,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
             18,
         ),
         (
-            "g (float[N,3] x, float[3,4] w) => (float[N,4] y) <float[4] z = {0,0,0,0}> "
-            "{ a = MatMul(x, w) b = Add(a, z) y = Relu(b) }",
+            (
+                "g (float[N,3] x, float[3,4] w) => (float[N,4] y) <float[4] z = {0,0,0,0}> "
+                "{ a = MatMul(x, w) b = Add(a, z) y = Relu(b) }"
+            ),
             ["MatMul", "Relu"],
             18,
         ),
@@ -31,7 +32,11 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
         ("g (float[N] x) => (float[N] y) <float z = {0}> { a = Sub(x, z) y = Relu(a) }", ["Relu"], 18)
     ],
     "multiply-one": [
-        ("g (float[N,2] x) => (float[N,2] y) <float[1,2] z = {1,1}> { a = Mul(z, x) y = Exp(a) }", ["Exp"], 18)
+        (
+            "g (float[N,2] x) => (float[N,2] y) <float[1,2] z = {1,1}> { a = Mul(z, x) y = Exp(a) }",
+            ["Exp"],
+            18,
+        )
     ],
     "divide-one": [
         (
@@ -42,16 +47,20 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     ],
     "logical-neutral": [
         (
-            "g (bool[N] x) => (bool[N] y) <bool t = {1}, bool f = {0}> "
-            "{ a = And(x, t) b = Or(f, a) y = Not(b) }",
+            (
+                "g (bool[N] x) => (bool[N] y) <bool t = {1}, bool f = {0}> "
+                "{ a = And(x, t) b = Or(f, a) y = Not(b) }"
+            ),
             ["Not"],
             18,
         )
     ],
     "constant-condition": [
         (
-            "g (float[N,2] x, float[N,2] z) => (float[N,2] y) <bool[2] c = {1,1}> "
-            "{ a = Where(c, x, z) y = Relu(a) }",
+            (
+                "g (float[N,2] x, float[N,2] z) => (float[N,2] y) <bool[2] c = {1,1}> "
+                "{ a = Where(c, x, z) y = Relu(a) }"
+            ),
             ["Relu"],
             18,
         )
@@ -64,8 +73,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
             18,
         ),
         (
-            "g (float[2,3] x) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] o = {1,1}> "
-            "{ a = Expand(x, s) b = Tile(a, o) c = Flatten(b) y = Relu(c) }",
+            (
+                "g (float[2,3] x) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] o = {1,1}> "
+                "{ a = Expand(x, s) b = Tile(a, o) c = Flatten(b) y = Relu(c) }"
+            ),
             ["Relu"],
             18,
         ),
@@ -76,8 +87,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     "noop-cast": [("g (float[N] x) => (float[N] y) { a = Cast <to=1> (x) y = Relu(a) }", ["Relu"], 18)],
     "noop-slice": [
         (
-            "g (float[N,4] x) => (float[N,4] y) <int64[1] b = {0}, int64[1] e = {9223372036854775807}> "
-            "{ a = Slice(x, b, e, b) y = Relu(a) }",
+            (
+                "g (float[N,4] x) => (float[N,4] y) <int64[1] b = {0}, int64[1] e = {9223372036854775807}> "
+                "{ a = Slice(x, b, e, b) y = Relu(a) }"
+            ),
             ["Relu"],
             18,
         )
@@ -87,15 +100,20 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     ],
     "noop-resize": [
         (
-            "g (float[N,1,2,2] x) => (float[N,1,2,2] y) <float[4] s = {1,1,1,1}> "
-            '{ a = Resize <mode="linear"> (x, , s) y = Relu(a) }',
+            (
+                "g (float[N,1,2,2] x) => (float[N,1,2,2] y) <float[4] s = {1,1,1,1}> "
+                '{ a = Resize <mode="linear"> (x, , s) y = Relu(a) }'
+            ),
             ["Relu"],
             18,
         )
     ],
     "single-input": [
         (
-            "g (float[N,4] x) => (float[N,4] y) { a = Concat <axis=0> (x) b = Sum(a) c = Max(b) y = Relu(c) }",
+            (
+                "g (float[N,4] x) => (float[N,4] y) "
+                "{ a = Concat <axis=0> (x) b = Sum(a) c = Max(b) y = Relu(c) }"
+            ),
             ["Relu"],
             18,
         )
@@ -125,38 +143,48 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     ],
     "constant-reshape-target": [
         (
-            "g (float[N,6,4] x) => (float[N,2,12] y) <int64 z = {0}, int64[1] a = {0}, int64[2] r = {2,12}> "
-            "{ s = Shape(x) n = Gather(s, z) u = Unsqueeze(n, a) t = Concat <axis=0> (u, r) y = Reshape(x, t) }",
+            (
+                "g (float[N,6,4] x) => (float[N,2,12] y) <int64 z = {0}, int64[1] a = {0}, int64[2] r = {2,12}> "
+                "{ s = Shape(x) n = Gather(s, z) u = Unsqueeze(n, a) t = Concat <axis=0> (u, r) y = Reshape(x, t) }"
+            ),
             ["Reshape"],
             18,
         )
     ],
     "transpose-transpose": [
         (
-            "g (float[N,2,3] x) => (float[N,2,3] y) "
-            "{ a = Transpose <perm=[2,0,1]> (x) b = Transpose <perm=[1,2,0]> (a) y = Relu(b) }",
+            (
+                "g (float[N,2,3] x) => (float[N,2,3] y) "
+                "{ a = Transpose <perm=[2,0,1]> (x) b = Transpose <perm=[1,2,0]> (a) y = Relu(b) }"
+            ),
             ["Relu"],
             18,
         ),
         (
-            "g (float[N,2,3] x) => (float[2,3,N] y) "
-            "{ a = Transpose <perm=[2,0,1]> (x) y = Transpose <perm=[2,0,1]> (a) }",
+            (
+                "g (float[N,2,3] x) => (float[2,3,N] y) "
+                "{ a = Transpose <perm=[2,0,1]> (x) y = Transpose <perm=[2,0,1]> (a) }"
+            ),
             ["Transpose"],
             18,
         ),
     ],
     "reshape-back": [
         (
-            "g (float[N,6] x) => (float[N,6] y) <int64[1] a = {1}> "
-            "{ b = Unsqueeze(x, a) c = Squeeze(b, a) y = Relu(c) }",
+            (
+                "g (float[N,6] x) => (float[N,6] y) <int64[1] a = {1}> "
+                "{ b = Unsqueeze(x, a) c = Squeeze(b, a) y = Relu(c) }"
+            ),
             ["Relu"],
             18,
         )
     ],
     "reshape-reshape": [
         (
-            "g (float[N,6] x) => (float[N,2,3] y) <int64[3] s = {-1,3,2}, int64[3] t = {0,2,3}> "
-            "{ a = Reshape(x, s) y = Reshape(a, t) }",
+            (
+                "g (float[N,6] x) => (float[N,2,3] y) <int64[3] s = {-1,3,2}, int64[3] t = {0,2,3}> "
+                "{ a = Reshape(x, s) y = Reshape(a, t) }"
+            ),
             ["Reshape"],
             18,
         )
@@ -171,17 +199,21 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     ],
     "slice-slice": [
         (
-            "g (float[N,8] x) => (float[A,B] y) <int64[1] o = {0}, int64[1] i = {1}, int64[1] e = {7}, "
-            "int64[1] s = {-1}, int64[1] f = {-9}> "
-            "{ a = Slice(x, i, e, i) y = Slice(a, e, f, i, s) }",
+            (
+                "g (float[N,8] x) => (float[A,B] y) <int64[1] o = {0}, int64[1] i = {1}, int64[1] e = {7}, "
+                "int64[1] s = {-1}, int64[1] f = {-9}> "
+                "{ a = Slice(x, i, e, i) y = Slice(a, e, f, i, s) }"
+            ),
             ["Slice"],
             18,
         )
     ],
     "concat-concat": [
         (
-            "g (float[N,2] x, float[N,1] z) => (float[N,5] y) "
-            "{ a = Concat <axis=1> (x, z) y = Concat <axis=-1> (a, x) }",
+            (
+                "g (float[N,2] x, float[N,1] z) => (float[N,5] y) "
+                "{ a = Concat <axis=1> (x, z) y = Concat <axis=-1> (a, x) }"
+            ),
             ["Concat"],
             18,
         )
@@ -192,8 +224,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     "idempotent": [("g (float[N] x) => (float[N] y) { a = Relu(x) y = Relu(a) }", ["Relu"], 18)],
     "transposed-operand": [
         (
-            "g (float[3,N] x, float[3,2] w, float[2] b) => (float[N,2] y) "
-            "{ a = Transpose(x) y = Gemm(a, w, b) }",
+            (
+                "g (float[3,N] x, float[3,2] w, float[2] b) => (float[N,2] y) "
+                "{ a = Transpose(x) y = Gemm(a, w, b) }"
+            ),
             ["Gemm"],
             18,
         )
@@ -293,8 +327,10 @@ REFUSALS: list[tuple[str, str, str, list[str]]] = [
     (
         "slice-slice",
         "whose size is not known",
-        "g (float[N,8] x) => (float[A,8] y) <int64[1] o = {0}, int64[1] i = {1}, int64[1] e = {-1}> "
-        "{ a = Slice(x, i, e, o) y = Slice(a, i, e, o) }",
+        (
+            "g (float[N,8] x) => (float[A,8] y) <int64[1] o = {0}, int64[1] i = {1}, int64[1] e = {-1}> "
+            "{ a = Slice(x, i, e, o) y = Slice(a, i, e, o) }"
+        ),
         ["Slice", "Slice"],
     ),
     (
@@ -312,22 +348,28 @@ REFUSALS: list[tuple[str, str, str, list[str]]] = [
     (
         "matmul-add",
         "something else reads",
-        "g (float[N,3] x, float[3,4] w, float[4] b) => (float[N,4] y, float[N,4] a) "
-        "{ a = MatMul(x, w) y = Add(a, b) }",
+        (
+            "g (float[N,3] x, float[3,4] w, float[4] b) => (float[N,4] y, float[N,4] a) "
+            "{ a = MatMul(x, w) y = Add(a, b) }"
+        ),
         ["MatMul", "Add"],
     ),
     (
         "fold-constants",
         "random operators",
-        "g (float[N] x) => (float[N] y, float[2] r) <float[2] z = {0,0}> "
-        "{ r = RandomNormalLike(z) y = Relu(x) }",
+        (
+            "g (float[N] x) => (float[N] y, float[2] r) <float[2] z = {0,0}> "
+            "{ r = RandomNormalLike(z) y = Relu(x) }"
+        ),
         ["RandomNormalLike", "Relu"],
     ),
     (
         "fold-constants",
         "stay quantized",
-        "g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1,2,3,4}, float s = {0.5}> "
-        "{ d = DequantizeLinear(w, s) y = MatMul(x, d) }",
+        (
+            "g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1,2,3,4}, float s = {0.5}> "
+            "{ d = DequantizeLinear(w, s) y = MatMul(x, d) }"
+        ),
         ["DequantizeLinear", "MatMul"],
     ),
     (
@@ -339,15 +381,19 @@ REFUSALS: list[tuple[str, str, str, list[str]]] = [
     (
         "fold-constants",
         "divided by zero",
-        "g (int32[N] x, bool[N] c) => (int32[N] y) <int32[1] f = {1}, int32[1] z = {0}> "
-        "{ i = Div(f, z) y = Where(c, x, i) }",
+        (
+            "g (int32[N] x, bool[N] c) => (int32[N] y) <int32[1] f = {1}, int32[1] z = {0}> "
+            "{ i = Div(f, z) y = Where(c, x, i) }"
+        ),
         ["Div", "Where"],
     ),
     (
         "fold-constants",
         "folding would add",
-        "g (float[512,512] x) => (float[512,512] y) <int64[2] s = {512,512}> "
-        "{ c = ConstantOfShape(s) y = Add(x, c) }",
+        (
+            "g (float[512,512] x) => (float[512,512] y) <int64[2] s = {512,512}> "
+            "{ c = ConstantOfShape(s) y = Add(x, c) }"
+        ),
         ["ConstantOfShape", "Add"],
     ),
 ]
@@ -393,10 +439,14 @@ def test_refuses(name: str, words: str, body: str, ops: list[str]) -> None:
         "g (float[N] x) => (float[N] y) <float z = {-1}> { y = Div(x, z) }",
         "g (float[N] x) => (float[N] y) <float m = {0}> { y = Clip(x, m) }",
         "g (float[N,M] x) => (float[M,N] y) { y = Transpose <perm=[1,0]> (x) }",
-        "g (float[N,4] x) => (float[N,2] y) <int64[1] b = {2}, int64[1] e = {99}, int64[1] a = {1}> "
-        "{ y = Slice(x, b, e, a) }",
-        "g (float[N,4] x) => (float[N,4] y) <int64[1] b = {-1}, int64[1] e = {-99}, int64[1] a = {1}> "
-        "{ y = Slice(x, b, e, a, b) }",
+        (
+            "g (float[N,4] x) => (float[N,2] y) <int64[1] b = {2}, int64[1] e = {99}, int64[1] a = {1}> "
+            "{ y = Slice(x, b, e, a) }"
+        ),
+        (
+            "g (float[N,4] x) => (float[N,4] y) <int64[1] b = {-1}, int64[1] e = {-99}, int64[1] a = {1}> "
+            "{ y = Slice(x, b, e, a, b) }"
+        ),
         "g (float[N] x) => (float[M] y) <int64[2] p = {0,1}> { y = Pad(x, p) }",
         "g (float[N,3] x) => (float[N,3] y) <int64[1] a = {1}> { s = ReduceSum(x, a) y = Sub(x, s) }",
         "g (float[N,1,3,3] x) => (float[N,1,2,2] y) { y = MaxPool <kernel_shape=[1,1], strides=[2,2]> (x) }",
@@ -405,187 +455,15 @@ def test_refuses(name: str, words: str, body: str, ops: list[str]) -> None:
 def test_near_identities_stay(body: str) -> None:
     """What looks like an identity and is none stays."""
     proto = parse(body)
-    result = check(proto, sizes=[{"N": 2, "M": 3}, {"N": 4, "M": 5}] if "Transpose" in body else [{"N": 4, "M": 5}])
+    result = check(
+        proto, sizes=[{"N": 2, "M": 3}, {"N": 4, "M": 5}] if "Transpose" in body else [{"N": 4, "M": 5}]
+    )
 
     assert result.ops == [node.op_type for node in proto.graph.node]
 
 
 def _weights(rng: Any, *shape: int) -> Any:
     return rng.standard_normal(shape).astype(np.float32)
-
-
-def _linear(op: str, **attributes: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return a linear node c = op(x, w, b), its weights, and the shapes of input and output."""
-    rng = np.random.default_rng(1)
-    if op == "Gemm":
-        w, x, y = _weights(rng, 4, 6), ["N", 4], ["N", 6]
-    elif op == "ConvTranspose":
-        group = attributes.get("group", 1)
-        w, x, y = _weights(rng, 4, 6 // group, 2, 2), ["N", 4, 5, 5], ["N", 6, 6, 6]
-    else:
-        group = attributes.get("group", 1)
-        w, x, y = _weights(rng, 6, 4 // group, 2, 2), ["N", 4, 5, 5], ["N", 6, 4, 4]
-    node = helper.make_node(op, ["x", "w", "b"], ["c"], name="lin", **attributes)
-    return [node], [build.weight("w", w), build.weight("b", _weights(rng, 6))], [x, y]
-
-
-LINEAR = [("Conv", {}), ("Conv", {"group": 2}), ("ConvTranspose", {}), ("ConvTranspose", {"group": 2}), ("Gemm", {})]
-
-
-def _batchnorm() -> tuple[list[Any], list[Any]]:
-    rng = np.random.default_rng(2)
-    names = ("scale", "shift", "mean", "variance")
-    tensors = [build.weight(n, np.abs(_weights(rng, 6)) + np.float32(0.5)) for n in names]
-    return [helper.make_node("BatchNormalization", ["c", *names], ["y"], name="bn", epsilon=1e-3)], tensors
-
-
-def _elementwise(op: str, constant: Any) -> tuple[list[Any], list[Any]]:
-    return [helper.make_node(op, ["c", "k"], ["y"], name="el")], [build.weight("k", constant)]
-
-
-@pytest.mark.parametrize(("op", "attributes"), LINEAR)
-@pytest.mark.parametrize("after", ["BatchNormalization", "Mul", "Div", "Add", "Sub"])
-def test_goes_into_weights(op: str, attributes: dict[str, Any], after: str) -> None:
-    """Scales and shifts per channel go into weights and bias, for groups and transposed weights too."""
-    nodes, tensors, (x, y) = _linear(op, **attributes)
-    constant = np.linspace(0.5, 3, 6).astype(np.float32)
-    if op != "Gemm":
-        constant = constant.reshape(6, 1, 1)
-    more, held = _batchnorm() if after == "BatchNormalization" else _elementwise(after, constant)
-    proto = build.model(
-        [*nodes, *more], inputs=[build.value("x", x)], outputs=[build.value("y", y)], weights=[*tensors, *held]
-    )
-    result = check(proto, exact=False)
-
-    assert result.ops == [op]
-    assert result.proto.graph.node[0].name == "lin"
-
-
-def _after_conv(constant: Any, op: str = "Mul", **more: Any) -> Result:
-    nodes, tensors, (x, y) = _linear("Conv")
-    made, held = _elementwise(op, constant)
-    outputs = [build.value("y", y)] + ([build.value("c", y)] if more.get("output") else [])
-    proto = build.model(
-        [*nodes, *made], inputs=[build.value("x", x)], outputs=outputs, weights=[*tensors, *held]
-    )
-    return check(proto, exact=False)
-
-
-@pytest.mark.parametrize(
-    ("constant", "op", "words"),
-    [
-        (np.ones((4, 4), np.float32) * 2, "Mul", "not one number per channel"),
-        (np.ones((5, 1, 1, 1, 1), np.float32) * 2, "Mul", "not one number per channel"),
-        (np.zeros((1,), np.float32), "Div", "divides by zero"),
-        (np.full((1,), np.inf, np.float32), "Add", "not finite"),
-        (np.full((1,), np.inf, np.float32), "Mul", "would not be finite"),
-    ],
-)
-def test_does_not_go_into_weights(constant: Any, op: str, words: str) -> None:
-    """Constants that vary over the image, widen the result or are not finite stay beside the Conv."""
-    name = "fuse-shift" if op in ("Add", "Sub") else "fuse-scale"
-    rank = max(4, constant.ndim)
-    nodes, tensors, (x, _) = _linear("Conv")
-    made, held = _elementwise(op, constant)
-    proto = build.model(
-        [*nodes, *made],
-        inputs=[build.value("x", x)],
-        outputs=[build.value("y", [f"d{i}" for i in range(rank)])],
-        weights=[*tensors, *held],
-    )
-    result = check(proto, exact=False, sizes=[{"N": 5}])
-
-    assert any(words in reason for reason in result.reasons(name)), result.report.kept
-    assert result.ops == ["Conv", op]
-
-
-def test_a_result_that_is_an_output_stays() -> None:
-    """The Conv's own result is asked for, so its weights cannot change."""
-    result = _after_conv(np.full((1,), 2.0, np.float32), output=True)
-
-    assert result.ops == ["Conv", "Mul"]
-    assert "something else reads the result of Conv" in result.reasons("fuse-scale")
-
-
-def test_half_precision_stays() -> None:
-    """Weights of float16 are not rounded a second time."""
-    w = np.ones((1, 1, 1, 1), np.float16)
-    proto = build.model(
-        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "k"], ["y"])],
-        inputs=[build.value("x", [1, 1, 2, 2], TensorProto.FLOAT16)],
-        outputs=[build.value("y", [1, 1, 2, 2], TensorProto.FLOAT16)],
-        weights=[numpy_helper.from_array(w, "w"), numpy_helper.from_array(w[0, 0, 0] * 3, "k")],
-    )
-    result = check(proto)
-
-    assert result.ops == ["Conv", "Mul"]
-    assert any("half precision" in reason for reason in result.reasons("fuse-scale"))
-
-
-@pytest.mark.parametrize("mode", ["training", "statistics"])
-def test_batchnorm_that_trains_stays(mode: str) -> None:
-    """In training mode the statistics come from the batch."""
-    nodes, tensors, (x, y) = _linear("Conv")
-    more, held = _batchnorm()
-    if mode == "training":
-        more[0].attribute.append(helper.make_attribute("training_mode", 1))
-        more[0].output.extend(["m", "v"])
-    else:
-        held[3] = build.weight("variance", -np.ones(6, np.float32))
-    proto = build.model(
-        [*nodes, *more],
-        inputs=[build.value("x", x)],
-        outputs=[build.value("y", y)],
-        weights=[*tensors, *held],
-        opset=15,
-    )
-    result = check(proto, exact=False, again=mode != "training", feeds=[] if mode == "training" else None)
-
-    assert result.ops == ["Conv", "BatchNormalization"]
-    words = "training mode" if mode == "training" else "not positive"
-    assert any(words in reason for reason in result.reasons("fuse-batchnorm"))
-
-
-def test_shared_weights_are_copied() -> None:
-    """Scaling one Conv's weights leaves another Conv's alone."""
-    nodes, tensors, (x, y) = _linear("Conv")
-    more, held = _batchnorm()
-    other = helper.make_node("Conv", ["x", "w", "b"], ["z"], name="other", strides=[2, 2])
-    proto = build.model(
-        [*nodes, *more, other],
-        inputs=[build.value("x", x)],
-        outputs=[build.value("y", y), build.value("z", ["N", 6, 2, 2])],
-        weights=[*tensors, *held],
-    )
-    result = check(proto, exact=False)
-
-    assert result.ops == ["Conv", "Conv"]
-
-
-PAD = [([0, 0, 1, 2, 0, 0, 3, 0], 0.0, True), ([0, 1, 0, 0, 0, 0, 0, 0], 0.0, False), ([0] * 2 + [1] * 2 + [0] * 4, 1.0, False)]
-
-
-@pytest.mark.parametrize(("pads", "fill", "goes"), PAD)
-def test_pad_goes_into_conv(pads: list[int], fill: float, goes: bool) -> None:
-    """Zeros around the image become the Conv's own padding; other padding stays."""
-    channels = 4 + pads[1]
-    w = _weights(np.random.default_rng(0), 2, channels, 2, 2)
-    proto = build.model(
-        [
-            helper.make_node("Pad", ["x", "p", "f"], ["a"]),
-            helper.make_node("Conv", ["a", "w"], ["y"], pads=[1, 0, 0, 1]),
-        ],
-        inputs=[build.value("x", ["N", 4, 5, 5])],
-        outputs=[build.value("y", ["N", 2, "H", "W"])],
-        weights=[
-            numpy_helper.from_array(np.array(pads, np.int64), "p"),
-            numpy_helper.from_array(np.array(fill, np.float32), "f"),
-            build.weight("w", w),
-        ],
-    )
-    result = check(proto)
-
-    assert result.ops == (["Conv"] if goes else ["Pad", "Conv"])
 
 
 def test_unused_optional_outputs_are_left_out() -> None:
@@ -601,7 +479,9 @@ def test_unused_optional_outputs_are_left_out() -> None:
     assert [name for name in result.proto.graph.node[0].output if name] == ["y"]
 
 
-@pytest.mark.parametrize(("fill", "left"), [(0.0, ["LSTM"]), (1.0, ["Shape", "Gather", "ConstantOfShape", "LSTM"])])
+@pytest.mark.parametrize(
+    ("fill", "left"), [(0.0, ["LSTM"]), (1.0, ["Shape", "Gather", "ConstantOfShape", "LSTM"])]
+)
 def test_zero_state(fill: float, left: list[str]) -> None:
     """A state of zeros is left out whatever the batch; one of ones stays."""
     rng = np.random.default_rng(3)

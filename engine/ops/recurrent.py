@@ -232,7 +232,7 @@ def infer_recurrent(
     **_: Any,
 ) -> tuple[TensorType, ...]:
     """Y, Y_h and Y_c in X's dtype, sizes from X and R."""
-    directions, _, hidden = R.shape or (None, None, None)
+    directions, hidden = (R.shape[0], R.shape[2]) if R.shape is not None else (None, None)
     first, second = (X.shape or (None, None))[:2]
     if layout:
         batch, steps = first, second

@@ -29,10 +29,13 @@ class Attention(AssembleRule):
         product = op.MatMul(q, kt, _name="scores")
         scaled = op.any_of(op.Mul(product, op.scalar(factor)), op.Div(product, op.scalar(divisor)), product)
         weights = op.Softmax(op.any_of(op.Add(scaled, mask), scaled), axis=_last(op), _since=13)
-        return op.MatMul(weights, v)
+        guarded = op.Where(op.IsNaN(weights), 0, weights, _name="guard")
+        return op.MatMul(op.any_of(weights, guarded), v)
 
     def check(self, match: Match, context: Context) -> Refusal | None:
         """Batch and heads must not be broadcast, and the mask be no larger than the scores."""
+        if match.node("guard") is not None:
+            return Refusal("weights that are NaN become 0, which the operator does not do")
         fault = float_fault(match, "q")
         shapes = [shape_of(match, name) for name in ("q", "kt", "v")]
         if fault is not None or any(shape is None or len(shape) != 4 for shape in shapes):

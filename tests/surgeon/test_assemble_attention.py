@@ -145,6 +145,8 @@ def test_one_head_of_keys_serves_all() -> None:
          "Q, K and V may differ in batch: 2, 1, 1"),
         ("float[2,4,5,8] q, float[2,1,7,8] k, float[2,4,7,8] v => float[2,4,5,8] y", PLAIN, CONSTANTS,
          "Q, K and V differ in heads: 4, 1, 4"),
+        (QKV, PLAIN.replace("y = MatMul (w, v)", "n = IsNaN (w) g = Where (n, nil, w) y = MatMul (g, v)"),
+         CONSTANTS + ", float nil = {0}", "weights that are NaN become 0, which the operator does not do"),
         (QKV.replace(" v =>", " v, float[5,1] mask =>"), MASKED, CONSTANTS, "the last axis of the mask is 1"),
         ("float[2,4,1,8] q, float[2,4,7,8] k, float[2,4,7,8] v, float[3,7] mask => float[2,4,3,8] y", MASKED,
          CONSTANTS, "the mask 3 × 7 may be larger than the scores 2 × 4 × 1 × 7"),

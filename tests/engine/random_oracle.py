@@ -22,7 +22,8 @@ from onnx import helper
 
 from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.interpreter import Interpreter, Watch
-from tests.engine.random_reasons import Suspect, explain, explain_refusal
+from tests.engine.random_reasons import explain, explain_refusal
+from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import TEXT, captured, info, lone_node
 
 UNITS = 4

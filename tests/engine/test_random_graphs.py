@@ -14,7 +14,8 @@ from graphdoc.engine.ops import table
 from tests.engine import random_reasons
 from tests.engine.random_graphs import Case, graphs, random_graph
 from tests.engine.random_oracle import Outcome, RefusedError, identical, judge, near, on_ort
-from tests.engine.random_reasons import REASONS, REFUSALS, Suspect
+from tests.engine.random_reasons import REASONS, REFUSALS
+from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import bodies
 from tests.engine.single import engine, model
 

@@ -10,10 +10,9 @@ Two values are paired when they should hold the same content up to rounding: whe
 value of the region. Who reads a value decides before who makes it.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -22,95 +21,23 @@ from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.align_match import Half, Matcher, look_ahead
 from graphdoc.surgeon.align_numbers import Numbering
 from graphdoc.surgeon.align_order import drop_crossings
+from graphdoc.surgeon.align_pairs import (
+    Shape,
+    alone_weights,
+    anchors,
+    interface,
+    layout,
+    root,
+    weight_pairs,
+)
 from graphdoc.surgeon.align_side import NONE, Item, Side, read_side
-from graphdoc.surgeon.align_weights import ALIKE, FEWEST
+from graphdoc.surgeon.align_weights import ALIKE
+from graphdoc.surgeon.alignment import Alignment, Alone, NodePair, ValuePair, WeightPair
 
 CERTAIN = 1.0
 REWIRED = 0.5
 
-Shape = tuple[int | str | None, ...] | None
 ShapeOf = Callable[[ir.Value], Shape]
-
-
-@dataclass(frozen=True, slots=True)
-class ValuePair:
-    """Two values that should hold the same content up to rounding.
-
-    a_name, b_name: tap names (engine/scope.py). confidence: 1 when both are computed alike from equal inputs.
-    form: "same"; "layout": axes stand in another order, or the elements in another shape; "codes": one side
-    holds quantised codes, which must be scaled first.
-    """
-
-    a: ir.Value
-    b: ir.Value
-    a_name: str
-    b_name: str
-    confidence: float
-    form: str = "same"
-
-
-@dataclass(frozen=True, slots=True)
-class NodePair:
-    """Two nodes that do the same work; their outputs need not be a ValuePair, when others finish it.
-
-    a_scope, b_scope: the graphs they lie in. a_parameters, b_parameters: how they work: attributes with
-    defaults filled in, and constant inputs that other opsets have as attributes (tensors as digests).
-    """
-
-    a: ir.Node
-    b: ir.Node
-    confidence: float
-    a_scope: str = ""
-    b_scope: str = ""
-    a_parameters: Mapping[str, Any] = field(default_factory=dict)
-    b_parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightPair:
-    """Two constants that the same inputs of paired nodes read, or that have equal content."""
-
-    a: ir.Value
-    b: ir.Value
-    a_name: str
-    b_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """A node that only one side has.
-
-    scope: of its graph. constant: it depends on no input, so the other side may have folded it. into: the
-    node of the other side that makes the next paired value after it.
-    """
-
-    node: ir.Node
-    scope: str
-    constant: bool
-    into: ir.Node | None
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """What stands for what, each list in execution order of A, or of B for what only B has.
-
-    only_a_weights, only_b_weights: constants with their names; those that act as attributes are left out.
-    through_a, through_b: a value that Identity, Cast or quantisation hands on → the value that came in.
-    """
-
-    values: tuple[ValuePair, ...]
-    nodes: tuple[NodePair, ...]
-    weights: tuple[WeightPair, ...]
-    only_a: tuple[Alone, ...]
-    only_b: tuple[Alone, ...]
-    only_a_weights: tuple[tuple[ir.Value, str], ...] = ()
-    only_b_weights: tuple[tuple[ir.Value, str], ...] = ()
-    through_a: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
-    through_b: Mapping[ir.Value, ir.Value] = field(default_factory=dict)
-
-    def names(self, least: float = 0.0) -> dict[str, str]:
-        """Return tap name of A → tap name of B for pairs of at least this confidence."""
-        return {pair.a_name: pair.b_name for pair in self.values if pair.confidence >= least}
 
 
 def align(a: ir.Model, b: ir.Model) -> Alignment:
@@ -134,7 +61,7 @@ class _Aligner:
     def __init__(self, a: Side, b: Side, shape_a: ShapeOf, shape_b: ShapeOf) -> None:
         self.shape_a = shape_a
         self.shape_b = shape_b
-        self.inputs = list(_interface(a, b, a.inputs, b.inputs))
+        self.inputs = list(interface(a, b, a.inputs, b.inputs))
         self.sure = set(self.inputs)
         """Inputs, of the graph or of equal subgraphs, that are the same even if nobody reads them."""
         numbers = Numbering()
@@ -185,7 +112,7 @@ class _Aligner:
                 self.sure.add((p, q))
 
     def _rewired(self) -> None:
-        """Pair what is left of one operator with the same result, or the same name: it reads something else."""
+        """Pair what is left of one operator with the same result or name: it reads something else."""
         names: dict[tuple[str, str, int], list[int]] = defaultdict(list)
         for y, item in enumerate(self.b.side.items):
             if self.b.items[y] == NONE and item.node.name:
@@ -209,16 +136,16 @@ class _Aligner:
 
     def _outputs(self) -> None:
         a, b = self.a.side, self.b.side
-        for p, q in _interface(a, b, a.outputs, b.outputs):
+        for p, q in interface(a, b, a.outputs, b.outputs):
             p, q = a.root[p], b.root[q]
             if p not in a.weights and q not in b.weights:
                 self.matcher.pair_values(p, q, 0.95)
 
     def _spread(self) -> None:
         """Queue what lies around the pairs so far, and the only readers of equal or alike weights."""
-        anchors = list(_anchors(self.a.side, self.b.side))
-        self.matcher.telling.update(p for p, _ in anchors)
-        for p, q in anchors:
+        telling = list(anchors(self.a.side, self.b.side))
+        self.matcher.telling.update(p for p, _ in telling)
+        for p, q in telling:
             self._anchor(p, q)
         for p, q in sorted(self.a.values.items()):
             self.matcher.around(p, q)
@@ -238,7 +165,7 @@ class _Aligner:
         worth = {p: self._confidence(p, q) for p, q in values.items()}
         self._drop_crossings(values, items, worth)
         nodes = [self._node_pair(x, y) for x, y in items.items()]
-        weights = list(_weight_pairs(a.side, b.side, items))
+        weights = list(weight_pairs(a.side, b.side, items))
         carried = list(_carriers(a, b, values, worth, weights))
         pairs = [*self._value_pairs(values, worth), *_twins(self, items, values)]
         pairs += [pair for _, found in carried for pair in found]
@@ -252,8 +179,8 @@ class _Aligner:
             only_b=tuple(
                 _alone(b, a, {q: p for p, q in values.items()}, {id(node.b) for node, _ in carried})
             ),
-            only_a_weights=tuple(_alone_weights(a.side, {pair.a for pair in weights})),
-            only_b_weights=tuple(_alone_weights(b.side, {pair.b for pair in weights})),
+            only_a_weights=tuple(alone_weights(a.side, {pair.a for pair in weights})),
+            only_b_weights=tuple(alone_weights(b.side, {pair.b for pair in weights})),
             through_a=_through(a.side),
             through_b=_through(b.side),
         )
@@ -296,7 +223,7 @@ class _Aligner:
 
     def _form(self, p: int, q: int) -> bool | None:
         """Return whether two values have the same layout; None: they cannot hold the same."""
-        return _layout(self.shape_a(self.a.side.values[p]), self.shape_b(self.b.side.values[q]))
+        return layout(self.shape_a(self.a.side.values[p]), self.shape_b(self.b.side.values[q]))
 
     def _confidence(self, p: int, q: int) -> float:
         if self._certain(p, q):
@@ -326,7 +253,7 @@ class _Aligner:
     def _value_pairs(self, values: Mapping[int, int], worth: Mapping[int, float]) -> Iterator[ValuePair]:
         """Yield the outputs of the graph under their own names, then the classes: of codes what they mean."""
         a, b = self.a.side, self.b.side
-        for p, q in _interface(a, b, a.outputs, b.outputs):
+        for p, q in interface(a, b, a.outputs, b.outputs):
             root = self._class(self.a, p)
             if values.get(root) == self._class(self.b, q):
                 yield self._pair(p, q, worth[root])
@@ -346,20 +273,6 @@ class _Aligner:
         elif confidence < CERTAIN and self._form(p, q) is not True:
             form = "layout"
         return replace(_value_pair(self.a.side, self.b.side, p, q, confidence), form=form)
-
-
-def _layout(a: Shape, b: Shape) -> bool | None:
-    """Return whether two shapes may be the same one, or a different one of the same elements, else None."""
-    if a is None or b is None:
-        return True
-    if len(a) == len(b) and all(
-        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(a, b, strict=True)
-    ):
-        return True
-    known_a, known_b = [d for d in a if isinstance(d, int)], [d for d in b if isinstance(d, int)]
-    if len(known_a) < len(a) or len(known_b) < len(b):
-        return False
-    return False if math.prod(known_a) == math.prod(known_b) else None
 
 
 def _half(side: Side, numbers: Mapping[int, int]) -> Half:
@@ -401,118 +314,6 @@ def _in_order(
             rest_b.remove(found)
             yield x, found
     yield from zip(rest_a, rest_b, strict=False)
-
-
-def _interface(a: Side, b: Side, left: list[int], right: list[int]) -> Iterator[tuple[int, int]]:
-    """Pair inputs or outputs by name, the others by place if types allow; weights are no inputs."""
-    left = [v for v in dict.fromkeys(left) if v not in a.weights]
-    right = [v for v in dict.fromkeys(right) if v not in b.weights]
-    names = {b.values[q].name: q for q in right}
-    named = {p: names[a.values[p].name] for p in left if a.values[p].name in names}
-    yield from named.items()
-    taken = set(named.values())
-    rest_a, rest_b = [p for p in left if p not in named], [q for q in right if q not in taken]
-    if len(rest_a) == len(rest_b):
-        yield from (
-            (p, q) for p, q in zip(rest_a, rest_b, strict=True) if _compatible(a.values[p], b.values[q])
-        )
-        return
-    for p in rest_a:
-        fitting = [q for q in rest_b if q not in taken and _compatible(a.values[p], b.values[q])]
-        if len(fitting) == 1:
-            taken.add(fitting[0])
-            yield p, fitting[0]
-
-
-def _compatible(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two values may hold the same as far as rank and sizes tell."""
-    if a.shape is None or b.shape is None:
-        return True
-    first, second = list(a.shape), list(b.shape)
-    if len(first) != len(second):
-        return False
-    return all(
-        x == y or not (isinstance(x, int) and isinstance(y, int)) for x, y in zip(first, second, strict=True)
-    )
-
-
-def _anchors(a: Side, b: Side) -> Iterator[tuple[int, int]]:
-    """Yield weights that only one class of each side has the content of, then those that are alike."""
-    left, right = _by_key(a), _by_key(b)
-    done_a, done_b = set(), set()
-    for key, mine in left.items():
-        others = right.get(key, [])
-        if len(mine) == len(others) == 1:
-            done_a.add(mine[0])
-            done_b.add(others[0])
-            yield mine[0], others[0]
-    shapes: dict[Any, list[int]] = defaultdict(list)
-    for q, weight in b.weights.items():
-        if q not in done_b and weight.size >= 64:
-            shapes[tuple(sorted(weight.shape))].append(q)
-    for p, weight in a.weights.items():
-        if p not in done_a and weight.size >= 64:
-            yield from _alike(a, b, p, shapes.get(tuple(sorted(weight.shape)), []))
-
-
-def _by_key(side: Side) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = defaultdict(list)
-    for value, weight in side.weights.items():
-        if weight.size >= FEWEST and side.consumers.get(value):
-            found[weight.key].append(value)
-    return found
-
-
-def _alike(a: Side, b: Side, p: int, candidates: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the one weight of B that is a rounded form of weight p of A, if there is just one."""
-    if len(candidates) > 256:
-        return
-    found = [q for q in candidates if a.weights[p].alike(b.weights[q]) >= ALIKE]
-    if len(found) == 1:
-        yield p, found[0]
-
-
-def _weight_pairs(a: Side, b: Side, items: Mapping[int, int]) -> Iterator[WeightPair]:
-    taken_a: set[int] = set()
-    taken_b: set[int] = set()
-    for p, q in _weight_candidates(a, b, items):
-        if p not in taken_a and q not in taken_b:
-            taken_a.add(p)
-            taken_b.add(q)
-            yield WeightPair(a.values[p], b.values[q], a.names[p], b.names[q])
-
-
-def _weight_candidates(a: Side, b: Side, items: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield constants in the same place of paired nodes, equal ones first; then equal content anywhere."""
-    places = [(p, q) for x, y in items.items() for p, q in _constants(a.items[x], b.items[y], a, b)]
-    yield from (pair for pair in places if a.weights[pair[0]].key == b.weights[pair[1]].key)
-    yield from places
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for q, weight in b.weights.items():
-        groups[weight.key].append(q)
-    for p, weight in a.weights.items():
-        yield from ((p, q) for q in groups.get(weight.key, ())[:64])
-
-
-def _constants(left: Item, right: Item, a: Side, b: Side) -> Iterator[tuple[int, int]]:
-    order_a = left.slots or range(len(left.inputs))
-    order_b = right.slots or range(len(right.inputs))
-    for first, second in zip(order_a, order_b, strict=False):
-        if first < len(left.inputs) and second < len(right.inputs):
-            p, q = left.inputs[first], right.inputs[second]
-            if p in a.weights and q in b.weights:
-                yield p, q
-
-
-def _alone_weights(side: Side, paired: set[ir.Value]) -> Iterator[tuple[ir.Value, str]]:
-    through = {_root(side, node) for node, _ in side.carriers}
-    for number in side.weights:
-        value = side.values[number]
-        node = value.producer()
-        own = value.const_value is not None or (node is not None and not node.inputs)
-        acts = value.uses() and not side.consumers.get(number)
-        if own and value not in paired and not acts and number not in through:
-            yield value, side.names[number]
 
 
 def _through(side: Side) -> dict[ir.Value, ir.Value]:
@@ -557,8 +358,8 @@ def _by_class(half: Half, label: Mapping[int, int]) -> dict[tuple[int, str, str]
     """Return the carriers of each paired class, by operator; ``label``: class → number of the pair."""
     found: dict[tuple[int, str, str], list[ir.Node]] = {}
     for node, _ in half.side.carriers:
-        root = _root(half.side, node)
-        place = label.get(half.same.get(root, root))
+        origin = root(half.side, node)
+        place = label.get(half.same.get(origin, origin))
         if place is not None:
             found.setdefault((place, node.op_type, _target(node)), []).append(node)
     return found
@@ -576,12 +377,7 @@ def _alone(half: Half, other: Half, values: Mapping[int, int], carried: set[int]
             yield Alone(item.node, side.scopes[item.scope].name, x not in fed, _into(half, other, values, x))
     for node, scope in side.carriers:
         if id(node) not in carried:
-            yield Alone(node, side.scopes[scope].name, _root(side, node) in side.weights, None)
-
-
-def _root(side: Side, node: ir.Node) -> int:
-    value = node.inputs[0]
-    return NONE if value is None else side.root[side.number[value]]
+            yield Alone(node, side.scopes[scope].name, root(side, node) in side.weights, None)
 
 
 def _fed(side: Side) -> set[int]:

@@ -9,7 +9,8 @@ import onnx.inliner
 import onnx_ir as ir
 
 from graphdoc.engine.scope import MAIN
-from graphdoc.surgeon.align import Alignment, Alone, NodePair, align, align_functions
+from graphdoc.surgeon.align import align, align_functions
+from graphdoc.surgeon.alignment import Alignment, Alone, NodePair
 from graphdoc.surgeon.diff_weights import WeightChange, alone, compare_weights, is_constant
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets

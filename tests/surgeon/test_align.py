@@ -1,4 +1,4 @@
-"""Alignment finds what stands for what: names gone, nodes fused, casts and quantisation added, weights changed."""
+"""Alignment finds what stands for what: names gone, nodes fused, casts and codes added, weights changed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from graphdoc.surgeon.align import Alignment, align
+from graphdoc.surgeon.align import align
+from graphdoc.surgeon.alignment import Alignment
 from graphdoc.surgeon.model import load
 from tests.surgeon import build
 from tests.surgeon.lint_models import node
@@ -250,9 +251,8 @@ def test_a_decomposed_layer_norm_against_the_operator() -> None:
     a.graph.initializer.extend(tensors)
     for name, array in {"axes": np.array([-1]), "two": np.float32(2), "eps": np.float32(1e-5)}.items():
         a.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    b = build.text(
-        "agraph (float[2,8] x) => (float[2,8] y) { l = LayerNormalization(x, g, h) o = MatMul(l, w) y = Relu(o) }"
-    )
+    body = "l = LayerNormalization(x, g, h)  o = MatMul(l, w)  y = Relu(o)"
+    b = build.text(f"agraph (float[2,8] x) => (float[2,8] y) {{ {body} }}")
     b.graph.initializer.extend(tensors)
     found = align(load(a), load(b))
 
@@ -285,7 +285,7 @@ def test_half_precision_with_casts() -> None:
 
 
 def test_quantised_and_dequantised() -> None:
-    """Pairs of QuantizeLinear and DequantizeLinear are looked through; codes are paired with what they mean."""
+    """QuantizeLinear and DequantizeLinear are looked through; codes are paired with what they mean."""
     shapes = {"inputs": [build.value("x", (2, SIZE))], "outputs": [build.value("y", (2, SIZE))]}
     w = weight("w", SIZE, SIZE)
     a = build.model([node("MatMul", "x w", "m"), node("Relu", "m", "y")], weights=[w], **shapes)
@@ -341,7 +341,7 @@ def test_pairs_do_not_cross() -> None:
     b = build.model([node("Cos", "x", "s"), node("Sin", "s", "y")])
     found = align(load(a), load(b))
 
-    assert len([pair for pair in found.nodes]) <= 1
+    assert len(found.nodes) <= 1
 
 
 def test_nothing_in_common_is_no_pair() -> None:

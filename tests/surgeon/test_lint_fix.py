@@ -50,7 +50,7 @@ def test_sound_models_are_left_alone(name: str) -> None:
 
 
 def outputs(proto: onnx.ModelProto) -> list[np.ndarray] | None:
-    """Return what ONNX Runtime computes on numbers that the inputs' names decide; None: it refuses the model."""
+    """Return what ONNX Runtime computes on seeded numbers; None: it refuses the model."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

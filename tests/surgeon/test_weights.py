@@ -274,7 +274,7 @@ def test_restore_refuses_other_weights() -> None:
         restore(open_source(bare), open_source(other))
     with pytest.raises(InputError, match="is missing"):
         restore(open_source(bare), open_source(build.relu()))
-    with pytest.raises(InputError, match="no .npz file"):
+    with pytest.raises(InputError, match=r"no \.npz file"):
         restore(open_source(bare), pathlib.Path(__file__))
     with pytest.raises(ModelError, match="no stripped weights"):
         restore(open_source(proto), open_source(proto))

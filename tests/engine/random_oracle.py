@@ -473,3 +473,39 @@ def _refused(model: onnx.ModelProto, feeds: Mapping[str, Any], text: str, outcom
         outcome.refused = "both refuse"
         return
     outcome.differences.append(Difference("", "graph", f"ONNX Runtime refuses: {text}", model, feeds))
+
+
+# ---- shrinking ----------------------------------------------------------------------------------------
+
+
+def shrunk(found: Difference) -> Difference:
+    """Return a difference of a whole graph on the first node that shows one and what it needs."""
+    for node in found.model.graph.node if found.op == "graph" else ():
+        part = _needed(found.model, node)
+        feeds = {i.name: found.feeds[i.name] for i in part.graph.input}
+        shown = judge(part, feeds).differences
+        if shown:
+            return Difference(shown[0].where, found.op, shown[0].text, part, feeds)
+    return found
+
+
+def _needed(model: onnx.ModelProto, last: onnx.NodeProto) -> onnx.ModelProto:
+    """Return the model cut down to one node and what it is computed from."""
+    needed, kept = {*last.input, *captured(last)}, [last]
+    nodes = list(model.graph.node)
+    for node in reversed(nodes[: nodes.index(last)]):
+        if needed & set(node.output):
+            kept.append(node)
+            needed |= {*node.input, *captured(node)}
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    for entries, some in (
+        (graph.node, kept[::-1]),
+        (graph.input, [i for i in model.graph.input if i.name in needed]),
+        (graph.initializer, [i for i in model.graph.initializer if i.name in needed]),
+        (graph.output, [onnx.ValueInfoProto(name=n) for n in last.output if n]),
+    ):
+        del entries[:]
+        entries.extend(some)
+    return result

@@ -433,12 +433,17 @@ def zero_times_infinity(s: Suspect) -> bool:
     clause="ONNX Runtime slides a window over squares, adding and taking away",
 )
 def running_squares(s: Suspect) -> bool:
-    """Ours is right; theirs keeps the rounding of the largest square."""
-    if not s.comparable:
+    """Ours is right; theirs keeps the rounding of the largest square, and NaN or Inf once it met one."""
+    if not s.comparable or not s.ours_is_true():
         return False
+    x = s.floats[0]
     alpha, beta, bias = (s.attribute(n, d) for n, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
-    relative = 8 * beta * 2.0**-23 * (1 + alpha * np.max(s.floats[0] ** 2, initial=0.0) / bias)
-    return s.ours_is_true() and (relative >= 1 or bool(np.all(np.abs(s.a - s.b) <= relative * np.abs(s.a))))
+    top = np.max(x[np.isfinite(x)] ** 2, initial=0.0)
+    relative = 8 * beta * 2.0**-23 * (1 + alpha * top / bias)
+    met = not np.isfinite(x).all()
+    with np.errstate(all="ignore"):
+        fine = (np.abs(s.a - s.b) <= relative * np.abs(s.a)) | (relative >= 1)
+    return bool(np.all(fine | ~s.differing | (met & ~np.isfinite(s.b))))
 
 
 NORMS = (

@@ -1,4 +1,4 @@
-"""A layer on which the engine and ONNX Runtime differ, and how near the two are to each other and to float64."""
+"""A layer on which the engine and ONNX Runtime differ, and how near each is to the other and float64."""
 
 from dataclasses import dataclass
 from typing import Any

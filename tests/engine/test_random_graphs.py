@@ -13,7 +13,7 @@ from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.ops import table
 from tests.engine import random_reasons
 from tests.engine.random_graphs import Case, graphs, random_graph
-from tests.engine.random_oracle import Outcome, RefusedError, identical, judge, near, on_ort
+from tests.engine.random_oracle import Outcome, RefusedError, identical, judge, near, on_ort, shrunk
 from tests.engine.random_reasons import REASONS, REFUSALS
 from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import bodies
@@ -164,6 +164,19 @@ def test_a_graph_that_only_onnx_runtime_refuses_is_found() -> None:
     case = model("Softmax", noise(3), opset=11, axis=1)
 
     assert [d.op for d in judge(*case).differences] == ["graph"]
+
+
+def test_what_a_graph_shows_is_shrunk() -> None:
+    """Of a whole graph that differs, the node that shows it and what it reads are left."""
+    proto, feeds = model("Softmax", noise(3), opset=11, axis=1)
+    proto.graph.node.insert(0, helper.make_node("Relu", ["x0"], ["r"]))
+    proto.graph.node.append(helper.make_node("Neg", ["r"], ["n"]))
+    found = judge(proto, feeds).differences
+
+    small = shrunk(found[0])
+
+    assert [node.op_type for node in found[0].model.graph.node] == ["Relu", "Softmax", "Neg"]
+    assert [node.op_type for node in small.model.graph.node] == ["Softmax"]
 
 
 @pytest.mark.parametrize(

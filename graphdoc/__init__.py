@@ -16,6 +16,7 @@ _PUBLIC = {
     "ComparisonResult": "graphdoc.api",
     "inspect_model": "graphdoc.surgeon.inspect",
     "lint_model": "graphdoc.surgeon.lint",
+    "diff_models": "graphdoc.surgeon.diff",
     "make_inputs": "graphdoc.api",
     "op": "graphdoc.engine.ops.table",
     "Call": "graphdoc.engine.ops.table",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from graphdoc.engine.ops.table import op as op
     from graphdoc.session import Session as Session
     from graphdoc.simplifying import simplify as simplify
+    from graphdoc.surgeon.diff import diff_models as diff_models
     from graphdoc.surgeon.inspect import inspect_model as inspect_model
     from graphdoc.surgeon.lint import lint_model as lint_model
     from graphdoc.surgeon.model import load as load

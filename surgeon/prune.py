@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.surgeon.diff_weights import tensor_of
+
 GROUP, KEPT = 4, 2
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -72,10 +74,11 @@ def prune(
 
 
 def _summed(model: ir.Model) -> dict[ir.Value, list[tuple[ir.Node, int | None]]]:
-    """Return the initializers that layers sum over, with all their readers and the axis of each."""
+    """Return the constants that layers sum over, with all their readers and the axis of each."""
     found: dict[ir.Value, list[tuple[ir.Node, int | None]]] = {}
     for graph in model.graphs():
-        for value in graph.initializers.values():
+        nodes = [node for node in graph if node.op_type == "Constant" and "value" in node.attributes]
+        for value in (*graph.initializers.values(), *(node.outputs[0] for node in nodes)):
             uses = [(use.node, _axis(use.node, use.idx, value)) for use in value.uses()]
             if any(axis is not None for _, axis in uses):
                 found[value] = uses
@@ -84,7 +87,8 @@ def _summed(model: ir.Model) -> dict[ir.Value, list[tuple[ir.Node, int | None]]]
 
 def _axis(node: ir.Node, slot: int, value: ir.Value) -> int | None:
     """Return the axis over which a node sums an input that is a weight."""
-    rank = 0 if value.const_value is None else len(value.const_value.shape)
+    tensor = tensor_of(value)
+    rank = 0 if tensor is None else len(tensor.shape)
     if node.domain or rank < 2:
         return None
     if node.op_type in ("Conv", "ConvTranspose") and slot == 1:
@@ -104,9 +108,9 @@ def _consider(
     skip: Sequence[str],
     most: float | None,
 ) -> tuple[Pruned, float]:
-    tensor = value.const_value
+    tensor = tensor_of(value)
     if tensor is None:
-        raise ValueError(f"initializer {value.name} has no data")
+        raise ValueError(f"constant {value.name} has no data")
     node, axis = next((node, axis) for node, axis in uses if axis is not None)
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
     layer, weight = node.name or str(node.outputs[0].name), str(value.name)
@@ -136,7 +140,8 @@ def _reason(
         return "not asked for"
     if _matches(names, skip):
         return "skipped on request"
-    if value.const_value is None or value.const_value.dtype not in _FLOATS:
+    tensor = tensor_of(value)
+    if tensor is None or tensor.dtype not in _FLOATS:
         return "not a float"
     if value.is_graph_input():
         return "an input may override it"
@@ -189,13 +194,18 @@ def pruned_array(array: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]
 
 
 def _replace(value: ir.Value, axis: int) -> None:
-    old = value.const_value
+    old = tensor_of(value)
     if old is None:
         return
 
     def made() -> ir.TensorProtocol:
         return ir.Tensor(pruned_array(old.numpy(), axis), dtype=old.dtype, name=value.name)
 
-    value.const_value = ir.LazyTensor(
+    new = ir.LazyTensor(
         made, dtype=old.dtype, shape=ir.Shape(old.shape.numpy()), name=value.name, cache=False
     )
+    node = value.producer()
+    if node is None:
+        value.const_value = new
+    else:
+        node.attributes["value"] = ir.AttrTensor("value", new)

@@ -98,6 +98,20 @@ def test_the_second_operand_of_a_batch_and_the_first() -> None:
     assert [row.axis for row in prune(load(proto)).layers] == [1]
 
 
+def test_weights_of_constant_nodes_are_pruned_too() -> None:
+    """Paddle and others keep weights in Constant nodes."""
+    array = numbers(8, 3)
+    proto = matmul(array)
+    del proto.graph.initializer[:]
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=build.weight("", array)))
+    model = load(proto)
+    report = prune(model)
+    written = write_model(model).graph.node[0].attribute[0].t
+
+    assert [row.weight for row in report.pruned] == ["w"]
+    assert np.array_equal(numpy_helper.to_array(written), pruned_array(array, 0))
+
+
 def test_pruning_twice_changes_nothing() -> None:
     """What is pruned already loses nothing."""
     model = load(matmul(numbers(8, 3)))

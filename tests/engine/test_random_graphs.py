@@ -434,6 +434,7 @@ REFUSED: dict[str, Case] = {
         noise(1, dtype=np.float16),
         reduction="mul",
     ),
+    "product of nothing in uint64": model("MatMul", np.zeros(0, np.uint64), np.zeros(0, np.uint64), opset=13),
     "−1 beside 0": model("Reshape", noise(0, 2), np.array([0, 1, -1])),
 }
 

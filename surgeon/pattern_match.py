@@ -154,12 +154,27 @@ class Matcher:
     def matches(self) -> Iterator[Match]:
         """Yield the ways in which the pattern matches with the node as its anchor."""
         root = self.pattern.outputs[0]
+        if not self._promising(root):
+            return
         try:
             for index in dict.fromkeys(leaf.index for leaf in leaves(root)):
                 if index < len(self.anchor.outputs):
                     yield from self._from(root, self.anchor.outputs[index])
         except _TooManyError:
             self.nearest = Refusal(f"the pattern fits in too many ways; gave up after {STEPS} steps")
+
+    def _promising(self, root: Element) -> bool:
+        """Whether what makes the anchor's inputs can be near a match: a quick look before the long one."""
+        made = {
+            operator_name(maker)
+            for value in self.anchor.inputs
+            if value is not None and (maker := value.producer())
+        }
+        own = operator_name(self.anchor)
+        return any(
+            leaf.node.operator == own and all(not made.isdisjoint(ops) for ops in _needed(leaf.node))
+            for leaf in leaves(root)
+        )
 
     def _from(self, root: Element, value: ir.Value) -> Iterator[Match]:
         fit = self.fit(root, value)
@@ -428,6 +443,21 @@ def _size(part: Element | None) -> int:
     if isinstance(part, AnyOf):
         return min(_size(choice) for choice in part.choices)
     return 1 + sum(map(_size, part.node.inputs)) if isinstance(part, Output) else 0
+
+
+@cache
+def _needed(wanted: NodePattern) -> tuple[frozenset[str], ...]:
+    """Return the operators that must make a node's inputs, those aside that a near miss may lack."""
+    spare = (1 - _NEAR) * (1 + sum(map(_size, wanted.inputs)))
+    large = [part for part in wanted.inputs if part is not None and _size(part) > spare]
+    return tuple(
+        frozenset(leaf.node.operator for leaf in leaves(part)) for part in large if _always_made(part)
+    )
+
+
+def _always_made(part: Element) -> bool:
+    """Whether every form of a part is made by a node."""
+    return all(map(_always_made, part.choices)) if isinstance(part, AnyOf) else isinstance(part, Output)
 
 
 def label(node: ir.Node) -> str:

@@ -24,6 +24,9 @@ from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified
 from graphdoc.surgeon.verification import Verification, Verify
 
 MIB = 2**20
+MOST_EDITS = 50
+"""Edits per node after which two rules must be undoing each other."""
+
 MAX_SWEEPS = 64
 """Sweeps after which two rules must be undoing each other; real models need three."""
 
@@ -176,8 +179,11 @@ class _Driver:
             if len(self.done) == before or self._full():
                 return
             self.context.facts.forget_all()  # of the smaller graph more may be known
-        raise GraphdocError(
-            f"the rules do not come to an end after {MAX_SWEEPS} sweeps",
+        raise self._endless()
+
+    def _endless(self) -> GraphdocError:
+        return GraphdocError(
+            f"the rules do not come to an end: {len(self.done)} edits so far",
             where=", ".join(sorted({edit.rule for edit in self.done[-20:]})),
             next_step="leave one of these rules out: --skip RULE",
         )
@@ -191,7 +197,10 @@ class _Driver:
         context.root = root
         queue = deque(walk(root))
         waiting = set(queue)
+        most = len(self.done) + MOST_EDITS * (len(queue) + 100)
         while queue and not self._full():
+            if len(self.done) > most:
+                raise self._endless()
             node = queue.popleft()
             waiting.discard(node)
             if node.graph is None:

@@ -327,13 +327,20 @@ def _hold_tensor(value: ir.Value, tensor: ir.TensorProtocol, context: Context) -
     context.replace(value, known)
 
 
+def only_names(node: ir.Node, context: Context) -> bool:
+    """Whether a node is an Identity that gives an output its name, since its input has to keep its own."""
+    if node.op_type != "Identity" or node.domain not in ("", "ai.onnx") or node.inputs[0] is None:
+        return False
+    return not context.takes_name(node.outputs[0], node.inputs[0])
+
+
 @rule("fold-shapes", "fold")
 def fold_shapes(node: ir.Node, context: Context) -> Edit | Refusal | None:
     """Replace small integers that follow from shapes alone (Shape, Size, and arithmetic on them)."""
     if operator_name(node) == "Constant" or len(node.outputs) != 1 or node.op_type in QUANTIZATION:
         return None
     value = node.outputs[0]
-    if not (use_count(value) or value.is_graph_output()):
+    if not (use_count(value) or value.is_graph_output()) or only_names(node, context):
         return None
     if not context.left_open.isdisjoint(node.inputs):
         context.left_open.update(node.outputs)

@@ -49,10 +49,10 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "compared": sum(layer.status is not Status.SKIPPED for layer in comparison.layers),
         "differ": len(comparison.differing),
         "first_divergence": None if first is None else {k: getattr(first, k) for k in _FIRST},
-        "verdict": _plain(comparison.verdict),
+        "verdict": plain(comparison.verdict),
         "runners": {label: _side(getattr(comparison, label)) for label in ("a", "b")},
-        "inputs": _plain(comparison.inputs),
-        **{key: _plain(getattr(comparison, key)) for key in _rest()},
+        "inputs": plain(comparison.inputs),
+        **{key: plain(getattr(comparison, key)) for key in _rest()},
     }
 
 
@@ -65,12 +65,12 @@ def _rest() -> list[str]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    row: dict[str, Any] = _plain(side)
+    row: dict[str, Any] = plain(side)
     return {"name": row.pop("runner"), **row}
 
 
 def _layer(layer: Layer) -> dict[str, Any]:
-    row: dict[str, Any] = _plain(layer)
+    row: dict[str, Any] = plain(layer)
     row["agrees"] = layer.agrees
     for attribute, key in _LIMITS.items():
         limit = row.pop(attribute) or {"value": None, "reason": None}
@@ -80,7 +80,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
     return {**row, "metrics": metrics}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value in the types of JSON."""
     if hasattr(value, "item"):  # a NumPy number
         value = value.item()
@@ -89,9 +89,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {key: _plain(value[key]) for key in sorted(value)}
+        return {key: plain(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, StrEnum) else value
 
 
@@ -99,7 +99,7 @@ def _field(name: str, value: Any) -> Any:
     """Return a field; an element that is text is kept apart from the names of numbers."""
     if name in ("a_worst", "b_worst") and isinstance(value, str):
         return {"text": value}
-    return _plain(value)
+    return plain(value)
 
 
 # Reading

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.ops.table import Dim
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, rule
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, rule, use_count
 from graphdoc.surgeon.rules.identity import known_equal, slice_bounds
 from graphdoc.surgeon.rules.shapes import FLEXIBLE, reshape_target
 
@@ -115,6 +115,37 @@ def _worth_it(node: ir.Node, first: ir.Node, context: Context) -> bool:
     return not outside and not value.is_graph_output() and not context.kept(value)
 
 
+@rule("transpose-reshape", "chain", "Transpose")
+def transpose_reshape(node: ir.Node, context: Context) -> Edit | None:
+    """A Transpose that moves axes of size one alone, beside a reshape → a Reshape that joins it."""
+    source = node.inputs[0]
+    before, after = context.type_of(source).shape, context.type_of(node.outputs[0]).shape
+    order = permutation(node, context)
+    if context.opset() < 5 or before is None or after is None or order is None or len(order) != len(before):
+        return None
+    moved = [axis for axis in order if before[axis] != 1]
+    if moved != sorted(moved) or not _beside_reshape(node, context):
+        return None
+    target = reshape_target(after, before, zero_copies=True)
+    if target is None:
+        return None
+    value = context.constant(np.array(target, np.int64), node, name=f"{node.outputs[0].name}_shape")
+    context.replace(node.outputs[0], context.node("Reshape", [source, value], like=node)[0])
+    return Edit("it moves axes of size one: a Reshape does")
+
+
+def _beside_reshape(node: ir.Node, context: Context) -> bool:
+    """Whether a reshape before or after the node will become one with it."""
+    before = context.producer(node.inputs[0], *FLEXIBLE)
+    if before is not None and context.single_use(before.outputs[0]):
+        return True
+    value = node.outputs[0]
+    if not context.single_use(value):
+        return False
+    [usage] = value.uses()
+    return usage.idx == 0 and usage.node.op_type in FLEXIBLE
+
+
 # ---- casts
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -176,7 +207,7 @@ def cast_cast(node: ir.Node, context: Context) -> Edit | Refusal | None:
 def slice_slice(node: ir.Node, context: Context) -> Edit | Refusal | None:
     """Slice(Slice(x)) → Slice(x): axes apart, or the same axis of known size."""
     first = context.producer(node.inputs[0], "Slice")
-    if first is None or context.opset() < 10 or not context.single_use(first.outputs[0]):
+    if first is None or context.opset() < 10 or not _sliced_only(first.outputs[0], context):
         return None
     shape = context.type_of(first.inputs[0]).shape
     if shape is None:
@@ -192,6 +223,13 @@ def slice_slice(node: ir.Node, context: Context) -> Edit | Refusal | None:
         merged[axis] = both
     _put_slice(node, first.inputs[0], merged, context)
     return Edit("made the two one")
+
+
+def _sliced_only(value: ir.Value, context: Context) -> bool:
+    """Whether nothing but Slices reads a value: once they all are merged with it, it goes."""
+    if value.is_graph_output() or context.kept(value) or use_count(value) > MAX_CHAIN:
+        return False
+    return all(usage.idx == 0 and usage.node.op_type == "Slice" for usage in value.uses())
 
 
 Bound = tuple[int, int, int]
@@ -314,6 +352,7 @@ def transposed_operand(node: ir.Node, context: Context) -> Edit | None:
 
 RULES = (
     transpose_transpose,
+    transpose_reshape,
     reshape_back,
     reshape_reshape,
     cast_cast,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from graphdoc.surgeon.rules.base import Context, Edit, FunctionRule, Refusal, rule, use_count
+from graphdoc.surgeon.rules.base import Context, Edit, FunctionRule, Refusal, operator_name, rule, use_count
 from graphdoc.surgeon.rules.fold import inference_dropout
 
 Outcome = Edit | Refusal | None
@@ -116,7 +116,7 @@ def _add_zero(node: ir.Node, context: Context) -> int | Refusal | None:
             kind = context.type_of(node.outputs[0]).dtype
             if kind is not None and np.dtype(kind).kind in "iu":
                 return place
-            if _sum_of_products(node.inputs[place], context):
+            if _sum_of_products(node.inputs[place], context) or _only_summed(node.outputs[0], context):
                 return place
             return Refusal("adding +0.0 turns -0.0 into 0.0")
     return None
@@ -138,6 +138,29 @@ def _sum_of_products(value: ir.Value | None, context: Context) -> bool:
             break
         maker = context.producer(maker.inputs[0], *_SUMS, *_MOVES)
     return maker is not None and maker.op_type in _SUMS
+
+
+_CARRIES = frozenset({*_MOVES, "Slice", "Concat"})
+_FURTHEST = 64
+"""Nodes looked at on the way to the sums that a value goes into."""
+
+
+def _only_summed(value: ir.Value, context: Context) -> bool:
+    """Whether a value goes into sums of products alone: the sign of its zeros decides only that of theirs."""
+    left, seen = [value], {value}
+    while left:
+        found = left.pop()
+        if found.is_graph_output() or not use_count(found) or len(seen) > _FURTHEST:
+            return False
+        for usage in found.uses():
+            op = operator_name(usage.node)
+            if op in _SUMS:
+                continue
+            if op not in _CARRIES or (usage.idx and op != "Concat"):
+                return False
+            left += [made for made in usage.node.outputs if made not in seen]
+            seen.update(usage.node.outputs)
+    return True
 
 
 @_identity("subtract-zero", "Sub")

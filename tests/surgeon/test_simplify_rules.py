@@ -144,8 +144,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     "constant-reshape-target": [
         (
             (
-                "g (float[N,6,4] x) => (float[N,2,12] y) <int64 z = {0}, int64[1] a = {0}, int64[2] r = {2,12}> "
-                "{ s = Shape(x) n = Gather(s, z) u = Unsqueeze(n, a) t = Concat <axis=0> (u, r) y = Reshape(x, t) }"
+                "g (float[N,6,4] x) => (float[N,2,12] y) "
+                "<int64 z = {0}, int64[1] a = {0}, int64[2] r = {2,12}> "
+                "{ s = Shape(x) n = Gather(s, z) u = Unsqueeze(n, a) t = Concat <axis=0> (u, r) "
+                "y = Reshape(x, t) }"
             ),
             ["Reshape"],
             18,
@@ -168,6 +170,16 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
             ["Transpose"],
             18,
         ),
+    ],
+    "transpose-reshape": [
+        (
+            (
+                "g (float[N,1,6] x) => (float[1,N,2,3] y) <int64[4] s = {1,-1,2,3}> "
+                "{ a = Transpose <perm=[1,0,2]> (x) y = Reshape(a, s) }"
+            ),
+            ["Reshape"],
+            18,
+        )
     ],
     "reshape-back": [
         (
@@ -262,7 +274,10 @@ MATCHES: dict[str, list[tuple[str, list[str], int]]] = {
     ],
     "duplicate-initializers": [
         (
-            "g (float[N] x) => (float[N] y) <float[1] a = {2}, float[1] b = {2}> { c = Mul(x, a) y = Max(c, b) }",
+            (
+                "g (float[N] x) => (float[N] y) <float[1] a = {2}, float[1] b = {2}> "
+                "{ c = Mul(x, a) y = Max(c, b) }"
+            ),
             ["Mul", "Max"],
             18,
         )
@@ -291,7 +306,7 @@ ELSEWHERE = {
 """Rules whose models are below or in test_simplify_control.py."""
 
 ROUNDED = {"matmul-add", "transposed-operand", "add-zero", "constant-condition"}
-"""Rules that may change the order of sums, or the sign of a zero (ONNX Runtime's Where makes +0.0 of -0.0)."""
+"""Rules that may change the order of sums, or the sign of a zero (Where of ONNX Runtime)."""
 
 REFUSALS: list[tuple[str, str, str, list[str]]] = [
     (

@@ -1,6 +1,7 @@
 """The Python side of ``graphdoc simplify``: the result is held against the original first."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -11,6 +12,7 @@ from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.simplified import Simplified
 from graphdoc.surgeon.simplify import MIB, Options
 from graphdoc.surgeon.simplify import simplify as apply_all
+from graphdoc.surgeon.tensors import detached
 from graphdoc.surgeon.verification import Verification, Verify
 
 
@@ -77,7 +79,7 @@ def _copies(source: Source, *, used: bool) -> Callable[[], ir.Model]:
     used: the source's own model is needed as the original; otherwise the first to ask gets it.
     """
     if source.path is None and not used:
-        return source.model.clone
+        return partial(detached, source.model)
     first = [] if used else [source.model]
 
     def fresh() -> ir.Model:

@@ -9,13 +9,10 @@ from graphdoc.surgeon.edit_find import Index, ValueLike, defined_in, subgraphs
 from graphdoc.surgeon.edit_flow import ancestors, reads, title_of
 from graphdoc.surgeon.edit_types import Kind, known
 from graphdoc.surgeon.reader import QUANTIZATION
+from graphdoc.surgeon.tensors import detached
 
-
-def copy_model(model: ir.Model) -> ir.Model:
-    """Return a copy whose graphs can be edited on their own; the weights are shared."""
-    copy = model.clone()
-    copy.meta.update(model.meta)
-    return copy
+copy_model = detached
+"""Return a copy whose graphs can be edited on their own; the weights are shared."""
 
 
 def extract(

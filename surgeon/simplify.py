@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 import onnx_ir as ir
 
@@ -21,6 +22,7 @@ from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_refere
 from graphdoc.surgeon.rules.passes import PASSES
 from graphdoc.surgeon.saver import all_tensors
 from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified
+from graphdoc.surgeon.tensors import detached
 from graphdoc.surgeon.verification import Verification, Verify
 
 MIB = 2**20
@@ -78,7 +80,7 @@ def simplify(
     Raises UsageError for unknown rules, inputs or shapes; ModelError where a model cannot be edited.
     """
     options = options or Options()
-    copy = fresh or model.clone
+    copy = fresh or partial(detached, model)
     _check_names(options, rules)
     dropped: list[Dropped] = []
     while True:
@@ -216,6 +218,7 @@ class _Driver:
         context = self.context
         if context.kept(node) or has_references(node):
             return
+        place = label(node)  # before an edit can give its outputs other names
         for rule in (*self._at.get(operator_name(node), ()), *self._everywhere):
             outcome = rule.apply(node, context)
             if outcome is None:
@@ -224,12 +227,12 @@ class _Driver:
                 self.refused[node, rule.name] = outcome.reason
             else:
                 context.prune()
-                self._note(rule, node, outcome)
+                self._note(rule, node, outcome, place)
                 context.touch(node)
                 return
 
-    def _note(self, rule: Rule, node: ir.Node | None, edit: Edit) -> None:
-        place = "" if node is None else label(node)
+    def _note(self, rule: Rule, node: ir.Node | None, edit: Edit, place: str = "") -> None:
+        place = place or ("" if node is None else label(node))
         op = "" if node is None else node.op_type
         removed = self.context.take_count()
         self.done.append(

@@ -128,3 +128,19 @@ def read_sparse(proto: onnx.SparseTensorProto, files: WeightFiles) -> SparseTens
     """Return a sparse tensor."""
     values, indices = read_tensor(proto.values, files), read_tensor(proto.indices, files)
     return SparseTensor(tuple(proto.dims), values, indices, proto)
+
+
+def renamable(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that can be given a name: ``onnx_ir``'s own would write it into the caller's message."""
+    return StoredTensor(tensor.raw) if type(tensor) is ir.serde.TensorProtoTensor else tensor
+
+
+def detached(model: ir.Model) -> ir.Model:
+    """Return a copy whose graphs can be edited and renamed on their own; the bytes of weights are shared."""
+    copy = model.clone()
+    copy.meta.update(model.meta)
+    for graph in copy.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = renamable(value.const_value)
+    return copy

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from graphdoc.engine.attributes import decode
 from graphdoc.engine.infer import Facts
 from graphdoc.engine.ops.table import TensorType, canonical_domain
+from graphdoc.surgeon.tensors import renamable
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +305,7 @@ class Context:
             name=name,
             type=ir.TensorType(tensor.dtype),
             shape=ir.Shape(tensor.shape.numpy()),
-            const_value=tensor,
+            const_value=renamable(tensor),
         )
         graph.initializers.add(value)
         if key is not None:

@@ -68,7 +68,10 @@ def prune_lines(report: PruneReport, style: Style, *, verbose: bool) -> str:
         for row in (ranked if verbose else ranked[:SHOWN])
     ]
     if rows:
-        lines += ["", *table(("layer", "weight", "shape", "axis", "lost", "left alone"), rows, style, right=(3, 4))]
+        lines += [
+            "",
+            *table(("layer", "weight", "shape", "axis", "lost", "left alone"), rows, style, right=(3, 4)),
+        ]
     if len(ranked) > len(rows):
         lines.append(f"  … {words.group(len(ranked) - len(rows))} more: -v lists them")
     return "\n".join(lines) + "\n"

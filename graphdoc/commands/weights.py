@@ -54,7 +54,9 @@ def stats(**options: Any) -> int:
 @_OUT
 @click.option("--only", multiple=True, metavar="GLOB", help="Layers or weights to prune; repeatable.")
 @click.option("--skip", multiple=True, metavar="GLOB", help="Layers or weights to leave alone; repeatable.")
-@click.option("--max-loss", type=TOLERANCE, help="Leave weights alone that lose more of their norm, as in 0.3.")
+@click.option(
+    "--max-loss", type=TOLERANCE, help="Leave weights alone that lose more of their norm, as in 0.3."
+)
 @_COLOR
 @_VERBOSE
 def prune_command(**options: Any) -> int:
@@ -92,7 +94,9 @@ def strip_command(**options: Any) -> int:
 
 @command.command("restore")
 @_MODEL
-@click.option("--weights", metavar="FILE", required=True, help="The model before, or an .npz file of weights.")
+@click.option(
+    "--weights", metavar="FILE", required=True, help="The model before, or an .npz file of weights."
+)
 @_OUT
 @_COLOR
 def restore_command(**options: Any) -> int:

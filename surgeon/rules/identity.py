@@ -154,7 +154,7 @@ def _only_summed(value: ir.Value, context: Context) -> bool:
             return False
         for usage in found.uses():
             op = operator_name(usage.node)
-            if op in _SUMS:
+            if op in _SUMS or op in ("Shape", "Size"):
                 continue
             if op not in _CARRIES or (usage.idx and op != "Concat"):
                 return False

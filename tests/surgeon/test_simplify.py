@@ -140,7 +140,8 @@ def test_what_carries_no_arithmetic_survives() -> None:
 
 def test_shapes_are_fixed_on_request() -> None:
     """Sizes given become part of the model; a symbol takes its size everywhere."""
-    body = "g (float[N,4] x, float[N] z) => (float[N,2,2] y) <int64[2] s = {2,2}, int64 i = {0}, int64[1] a = {0}>"
+    body = "g (float[N,4] x, float[N] z) => (float[N,2,2] y) "
+    body += "<int64[2] s = {2,2}, int64 i = {0}, int64[1] a = {0}>"
     nodes = (
         "{ h = Shape(x) n = Gather(h, i) u = Unsqueeze(n, a) t = Concat <axis=0> (u, s) y = Reshape(x, t) }"
     )

@@ -131,7 +131,7 @@ def read_sparse(proto: onnx.SparseTensorProto, files: WeightFiles) -> SparseTens
 
 
 def renamable(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor that can be given a name: ``onnx_ir``'s own would write it into the caller's message."""
+    """Return a tensor that can be given a name: one of ``onnx_ir`` would write it into the message."""
     return StoredTensor(tensor.raw) if type(tensor) is ir.serde.TensorProtoTensor else tensor
 
 

@@ -13,6 +13,7 @@ class Entry(NamedTuple):
 SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Find out what is wrong": (
         Entry("compare", "compare two models or runners layer by layer"),
+        Entry("sweep", "compare many models on many inputs"),
         Entry("run", "run a model, save inner values"),
         Entry("reduce", "cut a failing model down to the nodes that fail"),
     ),
@@ -28,6 +29,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("weights", "prune, strip, restore, share"),
     ),
     "More": (
+        Entry("report", "what got better or worse between two results"),
         Entry("demo", "compare a real model end to end and write the report"),
         Entry("env", "CPU, GPU, runners, versions, caches"),
     ),

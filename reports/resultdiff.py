@@ -1,7 +1,7 @@
 """Two results of ``graphdoc compare`` → what got better and what got worse, layer by layer.
 
-*Before* and *after* are the two results; A and B stay the two sides inside each. Layers are paired by the name
-of their value. A change counts only where it is more than noise:
+*Before* and *after* are the two results; A and B stay the two sides inside each. Layers are paired by the
+name of their value. A change counts only where it is more than noise:
 
 1. A layer that agreed and does not any more, or the reverse, counts always.
 2. An error that has left its limit, or come back within it, counts always.
@@ -40,8 +40,10 @@ _RANK = {0: 0, 1: 1, 5: 2, 3: 3, 4: 3}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Something around the comparison that is not as it was. matters: figures cannot be held against each other
-    without a thought for it."""
+    """Something around the comparison that is not as it was.
+
+    matters: figures cannot be held against each other without a thought for it.
+    """
 
     label: str
     before: str
@@ -83,8 +85,8 @@ class LatencyChange:
 class ResultDiff:
     """What changed from one result to the other. Truthy when nothing got worse.
 
-    verdict: of the whole. settings: what is not as it was around it, models first. worse, better: layers in the
-    order of severity, then of execution. lost: layers that were compared and are not any more; found: the
+    verdict: of the whole. settings: what is not as it was around it, models first. worse, better: layers in
+    the order of severity, then of execution. lost: layers that were compared and are not any more; found: the
     reverse. lost_outputs: outputs among the lost, which counts as worse. steady: paired layers without a
     change that counts.
     """

@@ -47,6 +47,9 @@ _FORMS = {
 @click.option("--json", "json_", metavar="FILE|-", help="Write the result as JSON; - is stdout.")
 @click.option("--markdown", metavar="FILE|-", help="Write a review comment.")
 @click.option("--junit", metavar="FILE|-", help="Write JUnit XML.")
+@click.option(
+    "--latency/--no-latency", default=None, help="Time whole runs (default: where something is written)."
+)
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict alone.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the layers that agree too.")
@@ -82,7 +85,7 @@ def command(**options: Any) -> int:
             seed=options["seed"],
             threads=options["threads"],
             memory=parse_size(options["memory"]),
-            latency=any(targets.values()),
+            latency=any(targets.values()) if options["latency"] is None else options["latency"],
             progress=progress,
         )
     write(result, options)

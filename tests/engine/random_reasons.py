@@ -141,6 +141,39 @@ def overflow(s: Suspect) -> bool:
 # ---- where ONNX Runtime deviates ----------------------------------------------------------------------
 
 
+@reason(
+    "strings gathered", "Gather", clause="ONNX Runtime copies the first string of each row that it gathers"
+)
+def strings_gathered(s: Suspect) -> bool:
+    """Ours is what NumPy takes."""
+    if not s.comparable or s.a.dtype != object:
+        return False
+    want = np.take(s.inputs[0], s.inputs[1], axis=s.attribute("axis", 0))
+    return bool(np.all((s.a == want) & ((s.b == want) | (s.b == ""))))
+
+
+@reason(
+    "pool of −Inf", "GlobalMaxPool", "MaxPool", clause="ONNX Runtime starts from the lowest finite number"
+)
+def lowest(s: Suspect) -> bool:
+    if not s.comparable or s.a.dtype.kind != "f":
+        return False
+    here = s.differing
+    return bool(np.all(np.isneginf(s.a[here]) & (s.b[here] == np.finfo(s.a.dtype).min)))
+
+
+@reason(
+    "softmax of Inf",
+    "Softmax",
+    "LogSoftmax",
+    clause="x − max is NaN at +Inf, and what follows is not laid down",
+)
+def softmax_of_infinity(s: Suspect) -> bool:
+    """An input is +Inf; where both sides are finite they agree."""
+    eps = float(ml_dtypes.finfo(s.a.dtype).eps)
+    return s.comparable and bool(np.isposinf(s.floats[0]).any()) and s.theirs_within(0, 16 * eps, finite=True)
+
+
 @reason("zero of Where", "Where", clause="ONNX Runtime adds up what was selected and zeros: −0 becomes 0")
 def zero_of_where(s: Suspect) -> bool:
     """Nothing differs but signs of zero, and ours has the minus."""
@@ -215,12 +248,12 @@ def cosine_window(s: Suspect) -> bool:
 
 @reason("running twiddles", "DFT", "STFT", clause="ONNX Runtime has its twiddle factors in float32")
 def twiddles(s: Suspect) -> bool:
-    """Ours is right; theirs is off by rounding of the largest input times the length."""
+    """Theirs is off by the rounding of the sum of sizes, the largest window factor included."""
     if not s.comparable:
         return False
-    eps = 2.0**-23  # also of float64: the angle is a float32
-    size = max((float(np.abs(x).sum()) for x in s.floats), default=0.0)
-    return s.theirs_within(0, 16 * eps * size)
+    signal, *window = s.floats
+    size = float(np.abs(signal).sum()) * max((float(np.abs(w).max(initial=1.0)) for w in window), default=1.0)
+    return s.theirs_within(0, 16 * 2.0**-23 * size)  # also of float64: the angle is a float32
 
 
 @reason(

@@ -247,6 +247,9 @@ CASES: dict[str, Case] = {
     "overflow on the way": model(
         "GroupNormalization", f32(1, 3e38).reshape(1, 1, 2), f32(1), f32(0), num_groups=1
     ),
+    "strings gathered": model("Gather", np.array([["a", "b"], ["c", "d"]], object), np.array([1, 0])),
+    "pool of −Inf": model("GlobalMaxPool", f32(-np.inf).reshape(1, 1, 1), opset=11),
+    "softmax of Inf": model("LogSoftmax", np.array([1, np.inf, 2]), opset=17),
     "zero of Where": model("Where", np.array([True]), f32(-0.0), f32(1)),
     "nonzero of a scalar": model("NonZero", np.float32(3)),
     "polynomials": model("Sigmoid", f32(-30)),

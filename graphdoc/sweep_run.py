@@ -39,10 +39,10 @@ _RESULTS = (0, 1, 4, 5)
 class Plan:
     """How to run cases.
 
-    options: words for ``graphdoc compare`` that all share. jobs: cases that share a machine's memory and cores
-    at a time. memory: bytes for tapped values of all of them, None for an eighth of what is free. threads: of
-    ONNX Runtime, None for the case's share of the cores. timeout: seconds of a case, None for no end.
-    bounded: let the system refuse memory beyond a case's share. folder: where to run.
+    options: words for ``graphdoc compare`` that all share. jobs: cases that share a machine's memory and
+    cores at a time. memory: bytes for tapped values of all of them, None for an eighth of what is free.
+    threads: of ONNX Runtime, None for the case's share of the cores. timeout: seconds of a case, None for no
+    end. bounded: let the system refuse memory beyond a case's share. folder: where to run.
     """
 
     options: tuple[str, ...] = ()

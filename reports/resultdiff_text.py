@@ -16,7 +16,7 @@ SCHEMA = "graphdoc.resultdiff/1"
 MARKER = "<!-- graphdoc:report-diff -->"
 """First line of every comment: the way to find it again and edit it in place."""
 
-SETTINGS, WORSE, BETTER = 4, 4, 2
+SETTINGS, WORSE, BETTER = 3, 4, 2
 """Rows of each part, unless all are asked for: the answer fits on a screen."""
 
 _IN_COMMENT = 5

@@ -98,12 +98,12 @@ def result_fields(result: Comparison) -> dict[str, object]:
 def failure_fields(exit_code: int, lines: Sequence[str]) -> dict[str, object]:
     """Return what a row says of a case without a result. lines: the error as it was printed."""
     where = next((line.strip() for line in lines[1:] if line.strip().startswith("where")), "")
-    detail = f" ({where.removeprefix('where').strip()})" if where else ""
+    where, cause = where.removeprefix("where").strip(), lines[0] if lines else "no reason was given"
     return {
         "exit_code": exit_code,
         "symbol": "–" if exit_code == 5 else "✗",
         "word": _WORDS.get(exit_code, "failed"),
-        "sentence": f"{lines[0] if lines else 'no reason was given'}{detail}",
+        "sentence": f"{cause} ({where})" if where and where not in cause else cause,
     }
 
 

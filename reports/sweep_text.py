@@ -31,7 +31,7 @@ def sweep_lines(
     verbose: bool = False,
     folder: str = "",
 ) -> str:
-    """Return the printed form of a sweep, ending in a newline. verbose: list every case. folder: its index."""
+    """Return the printed form of a sweep, ending in a newline. verbose: list all cases. folder: its index."""
     style = Style(max(width, 40), color, pipe, unicode)
     symbol, word = sweeps.verdict(sweep)
     lines = [style.paint(symbol, f"{style.symbol(symbol)} {word}") + f"   {sweeps.counts(sweep)}", ""]

@@ -197,7 +197,9 @@ _ONLY_FOR = {"ml_": "ai.onnx.ml", "ms_": "com.microsoft"}
 """Families by how their names begin → the one domain they serve; all others are imported at any look-up.
 Half of the time that importing all takes goes to these, and most models need none of them."""
 
-OWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc"})
+OWN_DOMAINS = frozenset(
+    {"", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft", "com.microsoft.nchwc"}
+)
 """Domains whose operators stand here; those of others may come from installed packages."""
 
 INSTALLED = "*"

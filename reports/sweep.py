@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphdoc.compare.result import Comparison
+from graphdoc.compare.result import Comparison, Latency
 from graphdoc.reports import words
 
 _ORDER = {4: 0, 3: 1, 2: 1, 5: 2, 1: 3, 0: 5}
@@ -91,8 +91,15 @@ def result_fields(result: Comparison) -> dict[str, object]:
         "first": "" if first is None else f"{words.layer_title(first)} {words.name(first)}",
         "worst": next((layer.of_limit for layer in result.worst(1)), 0.0 if result.layers else None),
         "error": max(outputs, default=None),
-        "latency": b.median / a.median if a and b and a.median > 0 else None,
+        "latency": _latency(a, b),
     }
+
+
+def _latency(a: Latency | None, b: Latency | None) -> float | None:
+    """Return B's median over A's, None where there are too few runs to mean anything."""
+    if a is None or b is None or a.median <= 0 or min(a.runs, b.runs) < words.FEWEST_RUNS:
+        return None
+    return b.median / a.median
 
 
 def failure_fields(exit_code: int, lines: Sequence[str]) -> dict[str, object]:

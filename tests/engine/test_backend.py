@@ -44,10 +44,26 @@ def _single(node: onnx.NodeProto) -> onnx.ModelProto:
 def test_refusals() -> None:
     """Another device, another level, an unknown operator."""
     assert backend.supports_device("CPU")
-    assert not backend.supports_device("CUDA")
-    with pytest.raises(UsageError, match="not on 'CUDA'"):
-        backend.prepare(MODEL, "CUDA")
+    assert backend.supports_device("CUDA:0")
+    assert not backend.supports_device("TPU")
+    with pytest.raises(UsageError, match="not on 'TPU'"):
+        backend.prepare(MODEL, "TPU")
     with pytest.raises(UsageError, match="level 0, not 3"):
         backend.prepare(MODEL, level=3)
     with pytest.raises(UnsupportedOperatorError, match="odd::Foo"):
         backend.prepare(_single(helper.make_node("Foo", ["x"], ["y"], domain="odd")))
+
+
+def test_a_card_runs_what_the_cpu_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``CUDA`` computes on the array namespace of the card; without one it says so."""
+    from graphdoc.engine import device
+    from tests.engine.fake_cupy import NAMESPACE
+
+    monkeypatch.setitem(device.NAMESPACES, "cuda", lambda: NAMESPACE)
+
+    on_card = backend.prepare(MODEL, "CUDA").run([A, B])
+    on_cpu = backend.prepare(MODEL, "CPU").run([A, B])
+
+    assert all(isinstance(value, np.ndarray) for value in on_card)
+    for got, want in zip(on_card, on_cpu, strict=True):
+        np.testing.assert_array_equal(got, want)

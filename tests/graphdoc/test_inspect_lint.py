@@ -94,7 +94,7 @@ def test_weights_and_operators() -> None:
     summary = inspect_model(build.add([0, 7e4]), weights=True, operators=True)
     blocks = inspect_lines(summary, **PIPE).split("\n\n")
 
-    assert blocks[2].splitlines()[1].split() == ["Add", "1", "14", "ops", "table", "kernel", "not", "yet"]
+    assert blocks[2].splitlines()[1].split() == ["Add", "1", "14", "ops", "table", "kernel", "CuPy"]
     assert blocks[3].splitlines()[1].split()[:4] == ["w", "float32", "2", "8"]
     assert blocks[3].splitlines()[1].endswith("50 %  1 of 2 exceed fp16 (65504)")
 

@@ -81,8 +81,14 @@ def average(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     """The mean; integers truncate; undefined over nothing (ONNX ReduceMean-18)."""
     if is_float(x.dtype):
         return total(xp, x, axes, keepdims) / _count(x, axes)
-    sums = x.sum(axis=axes, keepdims=keepdims)
-    return (sums - xp.fmod(sums, _count(x, axes))) // _count(x, axes)
+    count = _count(x, axes)
+    if not count:
+        return x.sum(axis=axes, keepdims=keepdims)
+    # sums of quotients and of remainders stay in range where the sum of the numbers does not
+    whole = (x // count).sum(axis=axes, keepdims=keepdims)
+    rest = (x % count).sum(axis=axes, keepdims=keepdims)
+    mean = whole + rest // count
+    return mean + ((mean < 0) & (rest % count > 0)) if x.dtype.kind == "i" else mean
 
 
 def _count(x: Array, axes: Axes) -> int:

@@ -1,6 +1,7 @@
 """Reductions, ArgMax and ArgMin, cumulative sums and products."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -229,3 +230,17 @@ def test_exclusive_sums_survive_infinity() -> None:
     x = np.array([1.0, math.inf, 2.0], np.float32)
 
     assert on_engine("CumSum", [x, np.array(0)], 14, exclusive=1).tolist() == [0, 1, math.inf]
+
+
+@pytest.mark.parametrize("dtype", [*INTS, np.int8, np.uint8], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 64])
+def test_a_mean_of_integers_is_exact_where_their_sum_overflows(dtype: Any, count: int) -> None:
+    """The mean lies between the numbers, so it always fits; it is cut towards zero."""
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max, (20, count), dtype=dtype, endpoint=True)
+    x[0], x[1] = info.max, info.min
+
+    got = _by_input("ReduceMean", x, [1], keepdims=0)
+
+    assert got.dtype == dtype
+    assert got.tolist() == [math.trunc(Fraction(sum(map(int, row)), count)) for row in x]

@@ -20,7 +20,7 @@ _EDGES = re.compile(r"^(\(?)(.*?)([.,;:!?)]*)$", re.DOTALL)
 _PLAIN = re.compile(
     r"[^\W_]+(?:['-][^\W_]+)*"  # words
     r"|[−+]?\d+(?:\.\d+)?(?:e-?\d+)?(?:×\d+)*"  # numbers and shapes
-    r"|[×÷–−…≈%✓✗↳∅▲]"
+    r"|[×÷–−…≈→%✓✗↳∅▲]"
 )
 _LOOKS_LIKE_REFERENCE = re.compile(r"gh-\d+|[0-9a-f]{7,40}|\d+", re.IGNORECASE)
 

@@ -180,8 +180,8 @@ def _settings(before: Comparison, after: Comparison) -> Iterator[Setting]:
 
 def _differing(label: str, before: object, after: object, *, matters: bool = False) -> Iterator[Setting]:
     if before != after:
-        texts = ["none" if value in ("", None) else str(value) for value in (before, after)]
-        yield Setting(label, *texts, matters)
+        old, new = ("none" if value in ("", None) else str(value) for value in (before, after))
+        yield Setting(label, old, new, matters)
 
 
 def _side_settings(label: str, before: Side, after: Side) -> Iterator[Setting]:
@@ -214,7 +214,7 @@ def _input_settings(before: Comparison, after: Comparison) -> Iterator[Setting]:
             continue
         if a and b and texts[0] == texts[1]:
             texts = [f"{text}, sha256 {x.sha256[:8]}" for text, x in zip(texts, (a, b), strict=True)]
-        yield Setting(f"input {name}", *texts, matters=True)
+        yield Setting(f"input {name}", texts[0], texts[1], matters=True)
 
 
 def _given(comparison: Comparison) -> str:

@@ -147,5 +147,5 @@ def _extra(sweep: Sweep) -> Iterator[str]:
 def what(row: SweepRow) -> str:
     """Return the one thing to know of a row: where it starts, or what went wrong."""
     if row.exit_code == 0 and row.symbol != "▲":
-        return f"{words.group(row.compared or 0)} layers"
+        return words.visible(row.sentence.partition(";")[0])
     return words.visible(row.first if row.exit_code == 1 and row.first else row.sentence)

@@ -243,9 +243,13 @@ class _Driver:
         """Run a pass over each graph, one edit after the other."""
         if self._full():
             return
+        self.refused = {key: why for key, why in self.refused.items() if key[1] != item.name}
         for root in _roots(self.model):
             self.context.root = root
             for node, edit in item.run(root, self.context):  # type: ignore[attr-defined]
+                if isinstance(edit, Refusal):
+                    self.refused[node, item.name] = edit.reason
+                    continue
                 self.context.prune()
                 self._note(item, node, edit)
                 if self._full():

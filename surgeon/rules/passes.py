@@ -8,16 +8,17 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
-from graphdoc.surgeon.rules.base import Context, Edit, has_references, subgraphs, use_count, walk
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, has_references, subgraphs, use_count, walk
 from graphdoc.surgeon.rules.fold import is_random
+from graphdoc.surgeon.rules.parallel import merge_parallel
 
 Root = ir.Graph | ir.Function
-Done = tuple[ir.Node | None, Edit]
+Done = tuple[ir.Node | None, Edit | Refusal]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphPass:
-    """A pass: edits a graph or function and yields what it did, after each edit."""
+    """A pass: edits a graph or function and yields what it did, after each edit, and what it refused."""
 
     name: str
     group: str
@@ -190,9 +191,16 @@ def _unused_functions(root: Root, context: Context) -> Iterator[Done]:
         yield None, Edit(f"no node calls function '{key[1]}'")
 
 
+def _merge_parallel_products(root: Root, context: Context) -> Iterator[Done]:
+    """Let products of one value with several constant matrices be one."""
+    for graph in graphs_of(root):
+        yield from merge_parallel(graph, context)
+
+
 PASSES = (
     GraphPass("duplicate-initializers", "clean", _duplicate_initializers),
     GraphPass("common-subexpressions", "clean", _common_subexpressions),
+    GraphPass("merge-parallel-matmul", "linear", _merge_parallel_products),
     GraphPass("unused-initializers", "clean", _unused_initializers),
     GraphPass("unused-functions", "clean", _unused_functions),
 )

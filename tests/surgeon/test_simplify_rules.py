@@ -302,8 +302,9 @@ ELSEWHERE = {
     "unused-branch-outputs",
     "unused-functions",
     "zero-state",
+    "merge-parallel-matmul",
 }
-"""Rules whose models are below or in test_simplify_control.py."""
+"""Rules whose models are below, in test_simplify_parallel.py or in test_simplify_control.py."""
 
 ROUNDED = {"matmul-add", "transposed-operand", "add-zero", "constant-condition"}
 """Rules that may change the order of sums, or the sign of a zero (Where of ONNX Runtime)."""

@@ -49,7 +49,14 @@ def _constant(value: ir.Value | None, context: Context) -> Array | None:
 
 
 def _weights(node: ir.Node, context: Context) -> Array | None:
+    if _filled(node, context):
+        return materialised(node.inputs[1], context) if node.inputs[1] is not None else None
     return _constant(node.inputs[1], context)
+
+
+def _filled(node: ir.Node, context: Context) -> ir.Node | None:
+    """Return the ConstantOfShape that makes a linear operator's weights: it stays one, with another number."""
+    return context.producer(node.inputs[1], "ConstantOfShape")
 
 
 def channels(node: ir.Node, weights: Array, context: Context) -> int:
@@ -136,9 +143,8 @@ def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, cont
     refusal = _affordable(found, factor, changed, context)
     if refusal:
         return refusal
-    name = found.inputs[1].name if found.inputs[1] is not None else None
     if not (factor == 1).all():
-        context.set_input(found, 1, context.constant(changed, found, name=f"{name}_scaled"))
+        context.set_input(found, 1, _put_weights(found, changed, context))
     if rounded is not None:
         _put_bias(found, rounded, context)
     context.replace(node.outputs[0], found.outputs[0])
@@ -146,14 +152,34 @@ def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, cont
 
 
 def _affordable(found: ir.Node, factor: Array, changed: Array, context: Context) -> Refusal | None:
-    """Refuse when the old weights stay for somebody else and their copy is too large."""
+    """Refuse when the old weights stay for somebody else and their copy is too large.
+
+    Weights that a ConstantOfShape makes take no room, as long as all of them are the same number.
+    """
     value = found.inputs[1]
-    if value is None or (factor == 1).all() or context.single_use(value):
+    if value is None or (factor == 1).all():
+        return None
+    if _filled(found, context):
+        same = bool((factor == factor[0]).all())
+        return None if same else Refusal("its weights are one number, and would become different ones")
+    if context.single_use(value):
         return None
     if context.growth + changed.nbytes > context.options.max_growth:
         return Refusal(f"its weights are shared, and a copy would add {changed.nbytes / 1e6:.3g} MB")
     context.growth += changed.nbytes
     return None
+
+
+def _put_weights(found: ir.Node, changed: Array, context: Context) -> ir.Value:
+    """Return the new weights as a value in front of a linear operator."""
+    filled = _filled(found, context)
+    name = found.inputs[1].name if found.inputs[1] is not None else None
+    if filled is None:
+        return context.constant(changed, found, name=f"{name}_scaled")
+    number = ir.AttrTensor("value", ir.Tensor(changed.reshape(-1)[:1]))
+    value = context.node("ConstantOfShape", filled.inputs, {"value": number}, like=found)[0]
+    context.virtual[value] = changed
+    return value
 
 
 def _new_bias(found: ir.Node, factor: Array, shift: Array | None, context: Context) -> Array | None:

@@ -199,3 +199,58 @@ def test_pad_goes_into_conv(pads: list[int], fill: float, goes: bool) -> None:
     result = check(proto)
 
     assert result.ops == (["Conv"] if goes else ["Pad", "Conv"])
+
+
+@pytest.mark.parametrize(
+    ("factor", "ops"),
+    [
+        ([3.0] * 6, ["ConstantOfShape", "Conv"]),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], ["ConstantOfShape", "Conv", "Mul"]),
+        ([-1.0, 1.0] * 3, ["ConstantOfShape", "Conv", "Mul"]),
+    ],
+)
+def test_weights_of_one_number_stay_one_number(factor: list[float], ops: list[str]) -> None:
+    """A ConstantOfShape that folding leaves takes the scale into its number, when that is the same for all."""
+    number = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.7])
+    proto = build.model(
+        [
+            helper.make_node("ConstantOfShape", ["s"], ["w"], value=number),
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], name="lin"),
+            helper.make_node("Mul", ["c", "k"], ["y"], name="el"),
+        ],
+        inputs=[build.value("x", ["N", 4, 5, 5])],
+        outputs=[build.value("y", ["N", 6, 4, 4])],
+        weights=[
+            numpy_helper.from_array(np.array([6, 4, 2, 2], np.int64), "s"),
+            build.weight("b", np.arange(6, dtype=np.float32)),
+            build.weight("k", np.array(factor, np.float32).reshape(6, 1, 1)),
+        ],
+    )
+    result = check(proto, exact=False, max_growth=100)
+
+    assert result.ops == ops
+    stored = sum(np.prod(tensor.dims) for tensor in result.proto.graph.initializer)
+    assert stored < 6 * 4 * 2 * 2
+    if len(ops) == 3:
+        assert any("are one number" in reason for reason in result.reasons("fuse-scale"))
+
+
+def test_a_shared_number_is_not_changed_for_others() -> None:
+    """Another reader of the same ConstantOfShape keeps the old number."""
+    number = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.7])
+    proto = build.model(
+        [
+            helper.make_node("ConstantOfShape", ["s"], ["w"], value=number),
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("Mul", ["c", "k"], ["y"]),
+            helper.make_node("Conv", ["y2", "w"], ["z"]),
+        ],
+        inputs=[build.value("x", ["N", 4, 5, 5]), build.value("y2", ["N", 4, 5, 5])],
+        outputs=[build.value("y", ["N", 6, 4, 4]), build.value("z", ["N", 6, 4, 4])],
+        weights=[
+            numpy_helper.from_array(np.array([6, 4, 2, 2], np.int64), "s"),
+            build.weight("k", np.array(3, np.float32)),
+        ],
+    )
+
+    assert sorted(check(proto, exact=False, max_growth=100).ops) == ["ConstantOfShape"] * 2 + ["Conv"] * 2

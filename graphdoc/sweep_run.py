@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,12 @@ FAILED = 4
 _TAPPED = 8
 """The part of the free memory, one of so many, that tapped values may take, as for one comparison."""
 
-_KNOWN = range(6)
+TICK = 0.5
+"""Seconds between two looks at what runs."""
+
+_ERRORS = range(2, 6)
+"""Exit codes that come with an error in words; 0 and 1 without a result are an accident of some library."""
+
 _RESULTS = (0, 1, 4, 5)
 """Exit codes with which a comparison may have written a result."""
 
@@ -171,13 +176,13 @@ def _outcome(code: int, out: str, page: str, err: bytes, seconds: float) -> Outc
     lines = tuple(err.decode("utf-8", "replace").strip().splitlines())
     if code < 0:
         return Outcome(FAILED, error=(_signal(-code), *lines[-1:]), seconds=seconds)
-    if code not in _KNOWN or not lines:
+    if code not in _ERRORS or not lines:
         last = lines[-1:] or ("nothing was printed",)
         return Outcome(FAILED, error=(f"ended with exit code {code}: {last[0]}",), seconds=seconds)
     if lines[0].startswith("Traceback"):
         return Outcome(FAILED, error=(f"a fault of graphdoc: {lines[-1]}",), seconds=seconds)
     first = lines[0].removeprefix("✗ ").removeprefix("FAIL ")
-    return Outcome(code or FAILED, error=(first, *lines[1:]), seconds=seconds)
+    return Outcome(code, error=(first, *lines[1:]), seconds=seconds)
 
 
 def _signal(number: int) -> str:
@@ -193,33 +198,42 @@ def _signal(number: int) -> str:
 # Many cases
 
 
-def run_cases(cases: Sequence[Case], plan: Plan, dask: str | None = None) -> Iterator[tuple[Case, Outcome]]:
-    """Yield every case with its outcome as it ends. dask: address of a scheduler, None to run here.
+def run_cases(
+    cases: Sequence[Case], plan: Plan, dask: str | None = None, tick: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Case, Outcome]]:
+    """Yield every case with its outcome as it ends.
+
+    dask: address of a scheduler, None to run here. tick: called every TICK seconds while cases run.
 
     Where the reader stops early, what still runs is ended. Raises UsageError, RunnerError for Dask.
     """
     if dask is not None:
         with _dask(dask) as (pool, jobs, total):
-            yield from _run(pool, cases, replace(plan, jobs=jobs), total * 2, None)
+            yield from _run(pool, cases, replace(plan, jobs=jobs), total * 2, tick)
         return
     processes = Processes()
     pool = ThreadPoolExecutor(plan.jobs)
     try:
-        yield from _run(pool, cases, plan, plan.jobs, processes)
+        yield from _run(pool, cases, plan, plan.jobs, tick, processes)
     finally:
         processes.stop()
         pool.shutdown(cancel_futures=True)
 
 
 def _run(
-    pool: Executor, cases: Sequence[Case], plan: Plan, most: int, processes: Processes | None
+    pool: Executor,
+    cases: Sequence[Case],
+    plan: Plan,
+    most: int,
+    tick: Callable[[], None],
+    *more: Processes,
 ) -> Iterator[tuple[Case, Outcome]]:
     """Keep ``most`` cases on their way, so that results do not pile up."""
     waiting = iter(cases)
-    more = () if processes is None else (processes,)
     running = {pool.submit(run_case, case, plan, *more): case for case in islice(waiting, most)}
     while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        done, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+        tick()
         for future in sorted(done, key=lambda future: running[future].name):
             case = running.pop(future)
             for following in islice(waiting, 1):

@@ -23,6 +23,9 @@ from graphdoc.sweep_run import Outcome
 MARK = ".graphdoc-sweep"
 """A file that says whose folder it is, so that a sweep writes into no other."""
 
+SETTLED = (0, 1)
+"""Exit codes of results that hold; where a runner failed, memory may have been short: it is tried again."""
+
 _MARKED = "Written by graphdoc sweep; its files may be written over.\n"
 
 
@@ -76,7 +79,8 @@ class Store:
             state = json.loads(self._path(case, ".state.json").read_text(encoding="utf-8"))
             text = self._path(case, ".json").read_text(encoding="utf-8")
             page = self._path(case, ".html").read_text(encoding="utf-8")
-            if state["key"] != key or state["files"] != [_digest(text), _digest(page)]:
+            same = state["key"] == key and state["files"] == [_digest(text), _digest(page)]
+            if not same or state["exit_code"] not in SETTLED:
                 return None
             return Outcome(int(state["exit_code"]), text, page, seconds=float(state["seconds"]))
         except (OSError, ValueError, KeyError, TypeError):

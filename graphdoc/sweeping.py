@@ -47,11 +47,11 @@ def sweep_cases(
     if shelf.store:
         shelf.store.prepare()
     rows: list[SweepRow] = []
+    shown = progress or _unseen
     try:
-        for row in _rows(cases, plan, shelf, dask):
+        for row in _rows(cases, plan, shelf, dask, lambda: shown(len(rows), len(cases))):
             rows.append(row)
-            if progress:
-                progress(len(rows), len(cases))
+            shown(len(rows), len(cases))
     except KeyboardInterrupt as error:
         sweep = sweep_of(rows, stopped=len(cases) - len(rows))
         _write_index(sweep, shelf)
@@ -61,12 +61,18 @@ def sweep_cases(
     return sweep
 
 
+def _unseen(done: int, total: int) -> None:
+    """Stands in for a bar where nobody looks."""
+
+
 def _write_index(sweep: Sweep, shelf: Shelf) -> None:
     if shelf.store:
         write_text(render_html(sweep), shelf.store.folder / "index.html")
 
 
-def _rows(cases: Sequence[Case], plan: Plan, shelf: Shelf, dask: str | None) -> Iterator[SweepRow]:
+def _rows(
+    cases: Sequence[Case], plan: Plan, shelf: Shelf, dask: str | None, tick: Callable[[], None]
+) -> Iterator[SweepRow]:
     store = shelf.store
     keys = {case.name: store.key(case) if store else None for case in cases}
     missing = []
@@ -78,7 +84,7 @@ def _rows(cases: Sequence[Case], plan: Plan, shelf: Shelf, dask: str | None) -> 
             yield replace(row, taken_over=True)
         else:
             missing.append(case)
-    for case, outcome in run_cases(missing, plan, dask) if missing else ():
+    for case, outcome in run_cases(missing, plan, dask, tick) if missing else ():
         if store:
             store.keep(case, keys[case.name], outcome)
         yield _row(case, outcome, store)

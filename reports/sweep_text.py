@@ -19,6 +19,7 @@ SHOWN = 18
 """Rows on a terminal, unless all are asked for."""
 
 _IN_COMMENT = 20
+_SHORTEST_NAME = 16
 
 
 def sweep_lines(
@@ -50,14 +51,14 @@ def _table(rows: tuple[SweepRow, ...], style: Style) -> list[str]:
     cells = [
         (
             f"{style.symbol(row.symbol)} {row.word}",
-            row.name,
-            style.short(sweeps.what(row), max(12, style.width - 44)) if narrow else sweeps.what(row),
+            style.short(row.name, max(_SHORTEST_NAME, style.width // 3)) if narrow else row.name,
+            sweeps.what(row),
             words.times(row.worst),
             words.seconds(row.seconds),
         )
         for row in rows
     ]
-    lines = table(("", "case", "what", "of limit", "took"), cells, style, right=(3, 4), name=1)
+    lines = table(("", "case", "what", "of limit", "took"), cells, style, right=(3, 4), name=2)
     return [style.short(line, style.width) for line in lines] if narrow else lines
 
 

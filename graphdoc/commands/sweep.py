@@ -1,5 +1,9 @@
 """``graphdoc sweep``."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,12 +76,30 @@ def command(**options: Any) -> int:
 
     check_targets({"--json": options["json_"], "--markdown": options["markdown"]})
     try:
-        sweep = _sweep(options)
+        with _terminated_as_interrupted():
+            sweep = _sweep(options)
     except StoppedError as error:
         _write(error.sweep, options)
         raise
     _write(sweep, options)
     return sweep.exit_code
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the cases that run and keep what is finished, as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _sweep(options: dict[str, Any]) -> "Sweep":

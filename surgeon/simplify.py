@@ -17,7 +17,7 @@ import onnx_ir as ir
 from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.prepare import prepare
-from graphdoc.surgeon.rules import all_rules
+from graphdoc.surgeon.rules import all_rules, rules_for
 from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_references, operator_name, walk
 from graphdoc.surgeon.rules.passes import PASSES
 from graphdoc.surgeon.saver import all_tensors
@@ -97,8 +97,8 @@ def simplify(
 
 
 def _check_names(options: Options, rules: Sequence[Rule]) -> None:
-    known = {item.name for item in (*all_rules(), *PASSES, *rules)}
-    groups = {item.group for item in (*all_rules(), *PASSES, *rules)}
+    offered = (*rules_for(_named(options)), *PASSES, *rules)
+    known, groups = {item.name for item in offered}, {item.group for item in offered}
     for name in (*options.only, *options.skip, *options.request):
         if name not in known | groups:
             raise UsageError(
@@ -106,6 +106,12 @@ def _check_names(options: Options, rules: Sequence[Rule]) -> None:
                 where=f"rules: {', '.join(sorted(known))}",
                 next_step="graphdoc simplify --help    or name a group: " + ", ".join(sorted(groups)),
             )
+
+
+def _named(options: Options) -> set[str]:
+    """Return the names of rules and groups in the options, those of passes aside."""
+    passes = {name for item in PASSES for name in (item.name, item.group)}
+    return {*options.only, *options.skip, *options.request} - passes
 
 
 def _run(model: ir.Model, options: Options, rules: Sequence[Rule]) -> tuple[ir.Model, "_Driver"]:
@@ -150,7 +156,7 @@ class _Driver:
         self.options = options
         self.done: list[Done] = []
         self.refused: dict[tuple[ir.Node, str], str] = {}
-        active = [rule for rule in (*all_rules(), *rules) if self._active(rule)]
+        active = [rule for rule in (*rules_for(_named(options)), *rules) if self._active(rule)]
         self._everywhere = [rule for rule in active if not rule.ops]
         self._at: dict[str, list[Rule]] = {}
         for rule in active:

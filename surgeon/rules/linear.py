@@ -55,7 +55,7 @@ def _weights(node: ir.Node, context: Context) -> Array | None:
 
 
 def _filled(node: ir.Node, context: Context) -> ir.Node | None:
-    """Return the ConstantOfShape that makes a linear operator's weights: it stays one, with another number."""
+    """Return the ConstantOfShape that makes the weights: it stays one, with another number."""
     return context.producer(node.inputs[1], "ConstantOfShape")
 
 

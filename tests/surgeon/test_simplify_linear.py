@@ -210,7 +210,7 @@ def test_pad_goes_into_conv(pads: list[int], fill: float, goes: bool) -> None:
     ],
 )
 def test_weights_of_one_number_stay_one_number(factor: list[float], ops: list[str]) -> None:
-    """A ConstantOfShape that folding leaves takes the scale into its number, when that is the same for all."""
+    """A ConstantOfShape that folding leaves takes the scale into its number, when that is one for all."""
     number = helper.make_tensor("v", TensorProto.FLOAT, [1], [0.7])
     proto = build.model(
         [

@@ -36,8 +36,10 @@ def diff(**options: Any) -> int:
     changed by a factor of 2 and is beyond a quarter of its limit. B's latency counts where the spreads of
     the runs lie apart. Models, inputs, runners and machine that are not the same are named first.
 
-    Exit codes: 0 nothing got worse, 1 something did, 3 a file is no such result.
+    Exit codes: 0 nothing got worse, 1 something did, 3 a file is no such result, 5 no layer is in
+    both.
     """
+    from graphdoc.engine.errors import NothingComparedError
     from graphdoc.reports.resultdiff import diff_results
     from graphdoc.reports.resultdiff_html import render_html
     from graphdoc.reports.resultdiff_text import result_diff_json, result_diff_lines, result_diff_markdown
@@ -45,6 +47,12 @@ def diff(**options: Any) -> int:
     targets = {"-o": options["html"], "--json": options["json_"], "--markdown": options["markdown"]}
     check_targets(targets, reads=(options["a"], options["b"]))
     result = diff_results(read(options["a"]), read(options["b"]), options["a"], options["b"])
+    if result and not result.paired:
+        raise NothingComparedError(
+            "nothing to hold against each other: no layer is in both results",
+            where=f"{options['a']}, {options['b']}",
+            next_step="compare with the same --taps, or models whose values have the same names",
+        )
     if STDOUT not in targets.values():
         settings = print_settings(options["color"])
         click.echo(result_diff_lines(result, verbose=options["verbose"], **settings), nl=False)

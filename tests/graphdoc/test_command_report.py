@@ -110,6 +110,19 @@ def test_a_result_is_never_written_over(folder: pathlib.Path) -> None:
     assert (folder / "good.json").read_bytes() == before
 
 
+def test_nothing_in_common_is_a_failure(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two results that share no layer are not "the same"."""
+    good = comparison("agrees", 4)
+    half = [tuple(dataclasses.replace(x, index=0, inputs=()) for x in good.layers[n : n + 1]) for n in (0, 1)]
+    for name, layers in zip("xy", half, strict=True):
+        (folder / f"{name}.json").write_text(
+            to_json(dataclasses.replace(good, layers=layers)), encoding="utf-8"
+        )
+
+    assert diff("x.json", "y.json") == 5
+    assert "no layer is in both results" in capsys.readouterr().err
+
+
 def test_hostile_names_are_shown_as_text(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names with control characters, markup and 10 kB from a file anybody may have written."""
     hostile = comparison("differs", 32, hostile=True)

@@ -20,6 +20,7 @@ from graphdoc.compare.hashing import hash_value
 from graphdoc.compare.inputs import Inputs
 from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, ratio
+from graphdoc.compare.pairing import paired
 from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
 from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
@@ -100,6 +101,8 @@ def compare(
 
     Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
     """
+    pairs = paired(ref, test)
+    test = pairs.test
     settings = RunnerOptions(options.threads, options.seed, options.latency)
     chosen = choose(ref, test, options.taps)
     measured_points = chosen if options.tolerance else choose(ref, test, ("all",))
@@ -121,6 +124,7 @@ def compare(
     wanted = {point.key for point in chosen}
     rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
     evidence.changes = _changes(rows, ref, test)
+    evidence.remarks += [pairs.remark] if pairs.remark else []
     return _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
 
 

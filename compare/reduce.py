@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +23,7 @@ from graphdoc.compare.comparison import Options, compare
 from graphdoc.compare.feeds import feeds_for
 from graphdoc.compare.inputs import Inputs
 from graphdoc.compare.metrics import MismatchError, distance, ratio
+from graphdoc.compare.pairing import paired
 from graphdoc.compare.reduce_part import Cut, CutError, Whole
 from graphdoc.compare.reduce_search import Part, Search
 from graphdoc.compare.result import Kind as VerdictKind
@@ -111,6 +112,7 @@ def reduce_mismatch(setting: Setting) -> Reduction:
     Raises DoesNotFailError when they agree, and what :func:`compare` raises.
     """
     reference = setting.ref_target or setting.target
+    setting = replace(setting, target=paired(reference, setting.target).test)
     fed = setting.inputs()
     options = Options(
         setting.ref,

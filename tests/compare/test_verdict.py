@@ -310,11 +310,15 @@ def test_taps_choose_values_and_keep_the_outputs() -> None:
     assert [p.key for p in choose(target, target, ("outputs",))] == ["y"]
 
 
-def test_models_without_a_common_name_share_nothing() -> None:
-    other = graph("b = Relu(x) c = Neg(b)", outputs="float[4] c")
+def test_models_that_share_nothing_are_compared_at_their_outputs() -> None:
+    other = graph("b = Cos(x) c = Sigmoid(b) d = Sqrt(c)", outputs="float[4] d")
 
-    with pytest.raises(NothingComparedError):
-        compare_models(graph("a = Relu(x) y = Neg(a)"), other, inputs={"x": np.ones(4, np.float32)})
+    result = compare_models(graph("a = Relu(x) y = Neg(a)"), other, inputs={"x": np.ones(4, np.float32)})
+
+    assert not result
+    assert [layer.value for layer in result.layers] == ["y"]
+    assert result.first_divergence is not None
+    assert any("1 of 2 values" in remark for remark in result.remarks)
 
 
 def test_a_result_is_truthy_and_turns_into_a_table() -> None:

@@ -77,7 +77,8 @@ def _pairs(ref: Target, test: Target, names_a: set[str], names_b: set[str]) -> d
 class _Names:
     """What B's names become.
 
-    pairs: B's tap name → A's name in its graph. taken: all names in A. fixed: names in B of inputs and constants.
+    pairs: B's tap name → A's name in its graph. taken: all names in A. fixed: names in B of inputs and
+    constants.
     """
 
     pairs: Mapping[str, str]

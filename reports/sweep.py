@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphdoc.compare.result import Comparison, Latency
+from graphdoc.compare.result import Comparison, Latency, Status
 from graphdoc.reports import words
 
 _ORDER = {4: 0, 3: 1, 2: 1, 5: 2, 1: 3, 0: 5}
@@ -23,9 +23,9 @@ class SweepRow:
 
     name: of its files. ref, test, inputs: as typed, "" for none. exit_code, symbol, word, sentence: the
     verdict, or what was wrong. compared, differ: layers; None without a result. first: the first layer that
-    diverges. worst: the largest own error over its limit. error: the largest error of an output. latency:
-    B's median over A's. seconds: that the case took. taken_over: from an earlier sweep. page: the HTML file,
-    "" for none.
+    diverges. remarked: outputs with a remark, such as one that cannot be judged. worst: the largest own
+    error over its limit. error: the largest error of an output. latency: B's median over A's. seconds: that
+    the case took. taken_over: from an earlier sweep. page: the HTML file, "" for none.
     """
 
     name: str
@@ -40,6 +40,7 @@ class SweepRow:
     compared: int | None = None
     differ: int | None = None
     first: str = ""
+    remarked: int = 0
     worst: float | None = None
     error: float | None = None
     latency: float | None = None
@@ -89,6 +90,7 @@ def result_fields(result: Comparison) -> dict[str, object]:
         "compared": sum(layer.metrics is not None or layer.error is not None for layer in result.layers),
         "differ": len(result.differing),
         "first": "" if first is None else f"{words.layer_title(first)} {words.name(first)}",
+        "remarked": sum(layer.is_output and layer.status is Status.REMARK for layer in result.layers),
         "worst": next((layer.of_limit for layer in result.worst(1)), 0.0 if result.layers else None),
         "error": max(outputs, default=None),
         "latency": _latency(a, b),
@@ -144,8 +146,13 @@ def _extra(sweep: Sweep) -> Iterator[str]:
         yield f"{words.group(sweep.stopped)} not run"
 
 
+def _remarks(count: int) -> str:
+    return "an output has a remark" if count == 1 else f"{words.group(count)} outputs have remarks"
+
+
 def what(row: SweepRow) -> str:
     """Return the one thing to know of a row: where it starts, or what went wrong."""
     if row.exit_code == 0 and row.symbol != "▲":
-        return words.visible(row.sentence.partition(";")[0])
+        remark = f"; {_remarks(row.remarked)}" if row.remarked else ""
+        return words.visible(row.sentence.partition(";")[0]) + remark
     return words.visible(row.first if row.exit_code == 1 and row.first else row.sentence)

@@ -1,5 +1,6 @@
 """``graphdoc sweep``: which cases there are, what comes out, what is kept, what cannot end it."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 from graphdoc import cli
+from graphdoc.compare.result import Status
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.reports.jsonform import from_json
-from graphdoc.reports.sweep import SweepRow, sweep_of
+from graphdoc.reports.sweep import SweepRow, result_fields, sweep_of, what
 from graphdoc.reports.sweep_html import render_html
 from graphdoc.reports.sweep_text import sweep_json, sweep_lines, sweep_markdown
 from graphdoc.sweep_cases import Case, find_cases
@@ -24,7 +26,7 @@ from graphdoc.sweep_run import Outcome
 from graphdoc.sweep_store import Store
 from tests.graphdoc import small_models
 from tests.reports.pages import Page
-from tests.reports.synthetic import HOSTILE
+from tests.reports.synthetic import HOSTILE, comparison
 
 
 @pytest.fixture(autouse=True)
@@ -491,6 +493,19 @@ def test_every_form(hostile: bool) -> None:
     assert text.startswith("✗ 4 of 6 cases did not agree   2 agree, 2 differ, 1 failed, 1 compared nothing\n")
     assert "\x1b" not in text
     assert sweep_lines(found, color=False, pipe=True, unicode=False).isascii()
+
+
+def test_an_output_that_cannot_be_judged_is_said() -> None:
+    """A case that agrees but for an output with a remark does not look like one that agrees."""
+    result = comparison("agrees", 4)
+    odd = dataclasses.replace(result.layers[3], status=Status.REMARK)
+    plain, remarked = (
+        SweepRow(name="a", ref="a", **result_fields(dataclasses.replace(result, layers=layers)))  # type: ignore[arg-type]
+        for layers in (result.layers, (*result.layers[:3], odd))
+    )
+
+    assert what(plain) == "4 of 4 layers agree within float32 rounding"
+    assert what(remarked) == "4 of 4 layers agree within float32 rounding; an output has a remark"
 
 
 def test_nothing_at_all_is_a_failure() -> None:

@@ -66,8 +66,8 @@ def reduction(
 
 @reduction("ReduceSum", (1, 11), (13,))
 def total(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
-    """The sum; 0 over nothing; integers wrap (ONNX ReduceSum-13)."""
-    return x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
+    """The sum; 0 over nothing; integers wrap; without axes −0 stays −0 (ONNX ReduceSum-13)."""
+    return x if not axes else x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
 @reduction("ReduceProd", (1, 11, 13), (18,))
@@ -80,7 +80,7 @@ def product(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
 def average(xp: Any, x: Array, axes: Axes, keepdims: bool) -> Array:
     """The mean; integers truncate; undefined over nothing (ONNX ReduceMean-18)."""
     if is_float(x.dtype):
-        return total(xp, x, axes, keepdims) / _count(x, axes)
+        return total(xp, x, axes, keepdims) / _count(x, axes) if axes else x
     count = _count(x, axes)
     if not count:
         return x.sum(axis=axes, keepdims=keepdims)

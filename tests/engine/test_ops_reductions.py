@@ -244,3 +244,18 @@ def test_a_mean_of_integers_is_exact_where_their_sum_overflows(dtype: Any, count
 
     assert got.dtype == dtype
     assert got.tolist() == [math.trunc(Fraction(sum(map(int, row)), count)) for row in x]
+
+
+@pytest.mark.parametrize("name", ["ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin"])
+def test_a_reduction_of_no_axes_gives_back_its_input_to_the_bit(name: str) -> None:
+    """A sum that starts at 0 would turn −0 into 0."""
+    x = np.array([-0.0, 0.0, np.nan, -np.inf, 3.5], np.float32)
+
+    got = on_engine(
+        name, [x, np.array([], np.int64)], 18 if name != "ReduceSum" else 13, noop_with_empty_axes=1
+    )
+
+    assert got.tobytes() == x.tobytes()
+    np.testing.assert_array_equal(
+        np.signbit(on_ort(name, [x, np.array([], np.int64)], 18, noop_with_empty_axes=1)), np.signbit(x)
+    )

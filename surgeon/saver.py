@@ -54,6 +54,8 @@ def _check_target(path: Path) -> None:
         raise ModelError(
             f"cannot write: '{path}' is a folder", next_step=f"give a file name: {path}/model.onnx"
         )
+    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device
+        raise ModelError(f"cannot write: '{path}' is no ordinary file", next_step="give a file name")
     if not path.parent.is_dir():
         raise ModelError(f"cannot write: no folder '{path.parent}'", next_step=f"mkdir -p {path.parent}")
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import check_targets
+from graphdoc.commands.targets import STDOUT, check_targets
+from graphdoc.engine.errors import UsageError
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -19,7 +20,7 @@ def byte_count(text: str) -> int:
     number = plain[: len(plain) - len(unit)]
     try:
         return int(float(number) * _SIZES[unit.strip()])
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, OverflowError) as error:
         raise click.BadParameter(f"'{text}' is no size; write 1MiB, 200kB or 4096") from error
 
 
@@ -57,7 +58,9 @@ def command(**options: Any) -> int:
     from graphdoc.surgeon.model import open_source, save
 
     growth = byte_count(options["max_growth"])
-    check_targets({"--json": options["json_"]}, reads=(options["model"],))
+    if options["output"] == STDOUT:
+        raise UsageError("a model is written to a file, not to stdout", where="-o -", next_step="-o OUT.onnx")
+    check_targets({"-o": options["output"], "--json": options["json_"]}, reads=(options["model"],))
     source = open_source(options["model"])
     before = source.size
     result = simplify(

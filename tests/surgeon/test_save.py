@@ -274,6 +274,16 @@ def test_two_data_files_of_one_name_are_refused(tmp_path: pathlib.Path) -> None:
     assert files(tmp_path / "c") == []
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: pathlib.Path) -> None:
+    """A pipe or a device stays what it is; a rename would put a file in its place."""
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(ModelError, match="no ordinary file"):
+        save(load(build.relu()), tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_external_data_of_a_sparse_weight_follows(tmp_path: pathlib.Path) -> None:
     """The values of a sparse initializer may lie in a file too."""
     (tmp_path / "a").mkdir()

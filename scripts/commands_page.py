@@ -1,6 +1,7 @@
 """Writes docs/commands.md from the commands' own help: python scripts/commands_page.py"""
 
 import pathlib
+from collections.abc import Iterator
 
 import click
 
@@ -25,24 +26,33 @@ def page() -> str:
 
 
 def _section(entry: overview.Entry) -> str:
-    return f"## graphdoc {entry.name}\n\n```text\n{help_text(entry.name)}```\n"
+    texts = "\n".join(f"```text\n{text}```\n" for text in help_texts(entry.name))
+    return f"## graphdoc {entry.name}\n\n{texts}"
 
 
-def help_text(name: str) -> str:
-    """Return a command's help, set in a fixed width."""
-    root = click.Context(group.root, info_name="graphdoc", terminal_width=WIDTH, max_content_width=WIDTH)
-    command = group.root.get_command(root, name)
+def help_texts(name: str) -> Iterator[str]:
+    """Yield a command's help, set in a fixed width, and that of its own commands."""
+    command = group.root.get_command(_context(group.root, "graphdoc"), name)
     if command is None:
         raise KeyError(name)
-    context = click.Context(
+    context = _context(command, name, _context(group.root, "graphdoc"))
+    yield command.get_help(context) + "\n"
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            if found is not None:
+                yield found.get_help(_context(found, inner, context)) + "\n"
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None = None) -> click.Context:
+    return click.Context(
         command,
         info_name=name,
-        parent=root,
+        parent=parent,
         terminal_width=WIDTH,
         max_content_width=WIDTH,
         help_option_names=["-h", "--help"],
     )
-    return command.get_help(context) + "\n"
 
 
 if __name__ == "__main__":

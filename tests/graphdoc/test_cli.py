@@ -76,7 +76,9 @@ def test_the_page_of_commands_is_up_to_date(name: str, root: pathlib.Path) -> No
     """
     text = (root / "docs" / "commands.md").read_text("utf-8")
     section = " ".join(text.partition(f"\n## graphdoc {name}\n")[2].partition("\n## ")[0].split())
-    options = [p for p in command(name).params if isinstance(p, click.Option)]
+    found = command(name)
+    inner = found.commands.values() if isinstance(found, click.Group) else ()
+    options = [p for each in (found, *inner) for p in each.params if isinstance(p, click.Option)]
     flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
 
     listed = set(re.findall(r"(?<=[ ,])-{1,2}[a-z][a-z-]*(?=[ ,])", section.partition("Options:")[2]))

@@ -23,6 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from threading import RLock
 from typing import Any, Protocol, TypeAlias
 
 import ml_dtypes
@@ -207,6 +208,7 @@ INSTALLED = "*"
 
 _TABLE: dict[tuple[str, str], list[Operator]] = {}
 _loaded: set[str | None] = set()
+_LOADING = RLock()
 
 
 def canonical_domain(domain: str) -> str:
@@ -247,10 +249,19 @@ def load_families(domain: str | None = None) -> None:
     """Import every family that may serve the domain, once; None: every family."""
     if domain in _loaded or None in _loaded:
         return
-    _loaded.add(domain)
-    for family in FAMILIES:
-        if domain is None or _ONLY_FOR.get(family[:3], domain) == domain:
-            import_module(f"graphdoc.engine.ops.{family}")
+    with _LOADING:  # another thread must not see half a table; this one may come back while it imports
+        for family in FAMILIES:
+            if domain is None or _ONLY_FOR.get(family[:3], domain) == domain:
+                import_module(f"graphdoc.engine.ops.{family}")
+        _loaded.add(domain)
+
+
+def _load_installed() -> None:
+    """Import the operators of installed packages once."""
+    with _LOADING:
+        if INSTALLED not in _loaded:
+            _loaded.add(INSTALLED)
+            import_module("graphdoc.engine.ops.custom").load_installed()
 
 
 def find(domain: str, name: str, version: int) -> Operator | None:
@@ -258,9 +269,8 @@ def find(domain: str, name: str, version: int) -> Operator | None:
     domain = canonical_domain(domain)
     load_families(domain)
     rows = _TABLE.get((domain, name), [])
-    if not rows and domain not in OWN_DOMAINS and INSTALLED not in _loaded:
-        _loaded.add(INSTALLED)
-        import_module("graphdoc.engine.ops.custom").load_installed()
+    if not rows and domain not in OWN_DOMAINS:
+        _load_installed()
         rows = _TABLE.get((domain, name), [])
     position = bisect_right(rows, version, key=lambda row: row.since)
     return rows[position - 1] if position else None

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import pathlib
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -118,3 +119,21 @@ def test_a_broken_file_is_named_with_its_line(
 def test_a_missing_file_is_said(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(UsageError, match="no such file"):
         custom.load_operators(tmp_path / name)
+
+
+def test_threads_that_look_up_at_the_same_time_see_the_whole_table() -> None:
+    """In a fresh process: a look-up while another thread imports the families waits for them."""
+    program = """
+import sys, threading, time
+
+from graphdoc.engine.ops import table
+kept = table.import_module
+table.import_module = lambda name: (time.sleep(0.005), kept(name))[1]
+found = []
+look = lambda: found.append([table.find("", name, 17) for name in ("Abs", "Conv", "Where", "Softmax")])
+threads = [threading.Thread(target=look) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+sys.exit(any(row is None for rows in found for row in rows) or len(found) != 4)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

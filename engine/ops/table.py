@@ -217,7 +217,7 @@ def canonical_domain(domain: str) -> str:
 
 
 def _round_defaults(evaluate: Evaluate) -> None:
-    """Round float defaults to single precision, as an attribute in a file is: float64 inputs show the difference."""
+    """Round float defaults to single precision, as attributes in a file are: float64 inputs show it."""
     defaults = getattr(evaluate, "__kwdefaults__", None) or {}
     defaults.update({k: float(np.float32(v)) for k, v in defaults.items() if isinstance(v, float)})
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import EncodeError
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.data_files import check_replaceable, data_target
 from graphdoc.surgeon.external import locate
 from graphdoc.surgeon.layout import Layout, stored
 from graphdoc.surgeon.tensors import Densified
@@ -39,6 +40,7 @@ def save_model(
     path = path.resolve() if path.is_symlink() else path
     _check_target(path)
     tensors = list(all_tensors(model))
+    _check_own_data(path, tensors)
     with _Batch(path) as batch:
         placed = {} if layout is None else _lay_out(model, layout, batch, path)
         rest = [tensor for tensor in tensors if id(tensor) not in placed]
@@ -58,6 +60,16 @@ def _check_target(path: Path) -> None:
         raise ModelError(f"cannot write: '{path}' is no ordinary file", next_step="give a file name")
     if not path.parent.is_dir():
         raise ModelError(f"cannot write: no folder '{path.parent}'", next_step=f"mkdir -p {path.parent}")
+
+
+def _check_own_data(path: Path, tensors: Iterable[ir.TensorProtocol]) -> None:
+    files = {Path(t.base_dir) / str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)}
+    if path.exists() and any(file.exists() and file.samefile(path) for file in files):
+        raise ModelError(
+            f"cannot write: '{path.name}' holds weights of the model",
+            where=str(path),
+            next_step=f"give another name: {path.stem}.onnx",
+        )
 
 
 def _serialize(proto: onnx.ModelProto, limit: int) -> bytes:
@@ -120,15 +132,10 @@ def _lay_out(model: ir.Model, layout: Layout, batch: "_Batch", path: Path) -> di
     """Write the weights where ``layout`` says; return what stands in their place in the model."""
     placed: dict[int, onnx.TensorProto] = {}
     if layout.location:
-        locate(layout.location, path.parent)
+        data_target(layout.location, path)
     for location, tensors in layout.files(stored(model)).items():
-        target = locate(location, path.parent)
-        if target.resolve() == path.resolve() or target.is_dir():
-            raise ModelError(
-                f"'{location}' is the model itself" if not target.is_dir() else f"'{location}' is a folder",
-                where=f"external data of {path.name}",
-                next_step=f"--external {path.name}.data, or a folder with a slash at the end",
-            )
+        target = data_target(location, path)
+        check_replaceable(target, path)
         batch.folders(target)
         batch.write(target, partial(_write_weights, tensors=tensors, location=location, placed=placed))
     for tensor in all_tensors(model):
@@ -163,6 +170,7 @@ def _place(
         if value.const_value is not None and _moves(value.const_value)
     ]
     location = _free_name(path, tensors)
+    check_replaceable(path.parent / location, path)
     placed: dict[int, onnx.TensorProto] = {}
     batch.write(path.parent / location, lambda file: _write_weights(file, moved, location, placed))
     return placed

@@ -203,7 +203,7 @@ def test_the_order_is_that_of_the_command_line(folder: pathlib.Path) -> None:
         (["--chain", "d.onnx"], 2, "say which feeds which"),
         (["--chain", "d.onnx:y=x"], 3, "takes N×4"),
         (["--chain", "d.onnx:zz=x"], 2, "no output is named 'zz'"),
-        (["--external", "../w.data"], 3, "outside the model's folder"),
+        (["--external", "../w.data"], 3, "in its own folder only"),
         (["--external", "w.data", "--external-from", "many"], 2, "many"),
         (["--opset", "many"], 2, "is no version"),
         (["--opset", "99"], 2, "there is no opset 99"),

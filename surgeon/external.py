@@ -195,6 +195,13 @@ class ExternalWeights(ir.ExternalTensor):
         array: np.ndarray[Any, Any] = self._content
         return array
 
+    def release(self) -> None:
+        """Let go of the pages that were read, so that they no longer count; reading brings them back."""
+        content = self._files.file(str(self.location)).bytes()
+        if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            start = self._reference.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            content.madvise(mmap.MADV_DONTNEED, start, self._reference.offset + self.nbytes - start)
+
     def _array_of(self, buffer: memoryview) -> np.ndarray[Any, Any]:
         shape = tuple(int(d) for d in self.shape.numpy())
         if self.dtype.bitwidth in SUB_BYTE:

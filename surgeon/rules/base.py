@@ -150,7 +150,8 @@ class Context:
 
     facts: shapes, types and contents of values. options: those of :func:`graphdoc.surgeon.simplify.simplify`.
     root: the main graph or function that is worked on. touched: nodes near an edit, to be tried again.
-    growth: bytes that folding added. virtual: results of folding that were too large to be kept; what follows
+    growth: bytes that folding added. copied: bytes of weights in files that were changed, so that they lie in
+    memory now. virtual: results of folding that were too large to be kept; what follows
     from them may be small.
     left_open: values whose content the specification leaves open, and what follows from them.
     stored: constants that rules made, by graph and content: what is equal is stored once.
@@ -171,6 +172,7 @@ class Context:
         self.names = Names(model)
         self.touched: dict[ir.Node, None] = {}
         self.growth = 0
+        self.copied = 0
         self.virtual: dict[ir.Value, np.ndarray[Any, Any]] = {}
         self.left_open: set[ir.Value] = set()
         self.stored: dict[Any, ir.Value] = {}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.surgeon.external import ExternalWeights
 from graphdoc.surgeon.rules.base import Context, Edit, Refusal, rule
 from graphdoc.surgeon.rules.fold import materialised
 from graphdoc.surgeon.rules.identity import present
@@ -18,6 +19,9 @@ Outcome = Edit | Refusal | None
 Array = np.ndarray[Any, Any]
 
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+LARGEST_COPY, MOST_COPIED = 2**26, 2**27
+"""Bytes of weights in files that are changed, at once and in all: a large model is not read into memory."""
+
 _PRECISE = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -132,6 +136,8 @@ def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, cont
     weights = _weights(found, context)
     if weights is None:
         return None
+    if not (factor == 1).all() and _in_files(found, context):
+        return Refusal(f"its weights lie in a file, and {weights.nbytes / 1e6:.3g} MB would be copied")
     if found.op_type == "MatMul" and shift is not None and shift.any():
         return None
     with np.errstate(all="ignore"):
@@ -149,6 +155,14 @@ def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, cont
         _put_bias(found, rounded, context)
     context.replace(node.outputs[0], found.outputs[0])
     return Edit(f"{node.op_type} went into the weights of {found.op_type} '{found.name}'")
+
+
+def _in_files(found: ir.Node, context: Context) -> bool:
+    """Whether weights lie in a file and are too many to be changed, since what is changed lies in memory."""
+    tensor = found.inputs[1].const_value if found.inputs[1] is not None else None
+    if not isinstance(tensor, ExternalWeights):
+        return False
+    return tensor.nbytes > LARGEST_COPY or context.copied + tensor.nbytes > MOST_COPIED
 
 
 def _affordable(found: ir.Node, factor: Array, changed: Array, context: Context) -> Refusal | None:
@@ -173,7 +187,10 @@ def _affordable(found: ir.Node, factor: Array, changed: Array, context: Context)
 def _put_weights(found: ir.Node, changed: Array, context: Context) -> ir.Value:
     """Return the new weights as a value in front of a linear operator."""
     filled = _filled(found, context)
-    name = found.inputs[1].name if found.inputs[1] is not None else None
+    value = found.inputs[1]
+    name = None if value is None else value.name
+    if value is not None and isinstance(value.const_value, ExternalWeights):
+        context.copied += changed.nbytes
     if filled is None:
         return context.constant(changed, found, name=f"{name}_scaled")
     number = ir.AttrTensor("value", ir.Tensor(changed.reshape(-1)[:1]))

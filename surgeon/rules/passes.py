@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
+from graphdoc.surgeon.external import ExternalWeights
 from graphdoc.surgeon.rules.base import Context, Edit, Refusal, has_references, subgraphs, use_count, walk
 from graphdoc.surgeon.rules.fold import is_random
 from graphdoc.surgeon.rules.parallel import merge_parallel
@@ -105,7 +106,10 @@ def _content(value: ir.Value) -> Any:
         return tensor.tobytes()
     import hashlib
 
-    return hashlib.sha256(np.ascontiguousarray(tensor.numpy()).view(np.uint8).data).digest()
+    digest = hashlib.sha256(np.ascontiguousarray(tensor.numpy()).view(np.uint8).data).digest()
+    if isinstance(tensor, ExternalWeights):
+        tensor.release()
+    return digest
 
 
 def _common_subexpressions(root: Root, context: Context) -> Iterator[Done]:

@@ -19,7 +19,7 @@ from graphdoc.compare.inputs import Inputs, Shapes
 from graphdoc.compare.judge import RANDOM
 from graphdoc.compare.runner import factory
 from graphdoc.compare.verify_inputs import Feeds, InputSet, InputSets, is_float
-from graphdoc.compare.verify_interface import interface_differences
+from graphdoc.compare.verify_interface import bound_sizes, interface_differences, is_old_claim, undeclared
 from graphdoc.compare.verify_judge import Evidence, Outcome, Verdict, judge, same_bits
 from graphdoc.compare.verify_light import without_weights
 from graphdoc.engine.errors import GraphdocError, UnsupportedOperatorError, UsageError
@@ -407,7 +407,7 @@ class _Check:
             reason = f"the original accepts this, the edited model refuses: {trial.refusal}"
             return self._add(reference, "", Outcome(Verdict.DIFFERS, float("inf"), 0.0, reason))
         values = trial.values
-        self._check_declared(reference.values, values)
+        self._check_declared(reference, values)
         again = attempt(side, reference.feeds).values or {} if reference.varying else {}
         outcomes = {
             name: self._outcome(reference, name, values, again) for name in reference.values if name in values
@@ -422,18 +422,18 @@ class _Check:
         equal = all(not outcome.reason for outcome in judged.values())
         return self._add(reference, "" if equal else worst, judged[worst], equal=equal)
 
-    def _check_declared(self, before: Values, after: Values) -> None:
-        """Note outputs that are not what the edited model declares, unless the original's were not either."""
+    def _check_declared(self, reference: Reference, after: Values) -> None:
+        """Note outputs that are not what the edited model declares; a remark where the original did the same."""
         was = {str(value.name): value for value in self.original.graph.outputs}
+        sizes = bound_sizes(self.original, reference.feeds)
         for value in self.edited.graph.outputs:
             name = str(value.name)
-            text = _undeclared(value, after.get(name))
-            if (
-                text
-                and name in was
-                and not _undeclared(was[name], before.get(name))
-                and text not in self.faults
-            ):
+            text = undeclared(value, after.get(name))
+            if not text or name not in was:
+                continue
+            if is_old_claim(was[name], value, after[name].shape, sizes):
+                self.remarks[f"{text}, in the original too"] = None
+            elif text not in self.faults:
                 self.faults.append(text)
 
     def _outcome(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
@@ -535,17 +535,6 @@ def _shake(value: Any, rng: np.random.Generator) -> Any:
 def is_random(node: ir.Node) -> bool:
     """Whether a node may give other results at every run: a random operator, or a Dropout that can drop."""
     return node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.inputs) > 2)
-
-
-def _undeclared(value: ir.Value, found: Any) -> str:
-    """Return how a result differs from what the graph declares of it, "" if it does not."""
-    if value.shape is None or not isinstance(found, np.ndarray) or not isinstance(value.type, ir.TensorType):
-        return ""
-    dims = [dim if isinstance(dim, int) else None for dim in value.shape]
-    if len(dims) == found.ndim and all(d in (None, s) for d, s in zip(dims, found.shape, strict=True)):
-        return ""
-    declared = ", ".join("?" if dim is None else str(dim) for dim in dims)
-    return f"output '{value.name}' is declared [{declared}] and has shape {list(found.shape)}"
 
 
 def _once(compute: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,10 +1,13 @@
 """What callers of a model rely on besides its numbers: names, order, types, symbols, versions, metadata."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from graphdoc.engine.ops.table import canonical_domain
+from graphdoc.engine.feeds import dim_of
+from graphdoc.engine.ops.table import Dim, canonical_domain
 
 _TEXTS = ("producer_name", "producer_version", "domain", "model_version", "doc_string")
 _NAMED = {"producer_name": "producer", "producer_version": "producer's version", "doc_string": "doc string"}
@@ -66,10 +69,10 @@ def _type(value: ir.Value) -> str:
     return "of no stated type" if value.type is None else str(value.type)
 
 
-def _shape(value: ir.Value) -> list[object] | None:
+def _shape(value: ir.Value) -> list[Dim] | None:
     if value.shape is None:
         return None
-    return [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return [dim_of(dim) for dim in value.shape]
 
 
 def _text(value: ir.Value) -> str:
@@ -123,3 +126,47 @@ def _lost(owner: str, before: Mapping[str, str], after: Mapping[str, str]) -> It
     for key, text in before.items():
         if after.get(key) != text:
             yield f"metadata '{key}' of the {owner} {'has changed' if key in after else 'is gone'}"
+
+
+# ---- what outputs are declared as ---------------------------------------------------------------------
+
+
+def bound_sizes(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that the symbols of a model's inputs have in a run."""
+    return {
+        symbol: size
+        for value in model.graph.inputs
+        if isinstance(array := feeds.get(str(value.name)), np.ndarray)
+        for dim, size in zip(value.shape or (), array.shape, strict=False)
+        if isinstance(symbol := dim_of(dim), str)
+    }
+
+
+def undeclared(value: ir.Value, found: Any) -> str:
+    """Return how a result differs from what the graph declares of it, "" if it does not."""
+    claim = _claim(value, {})
+    if claim is None or not isinstance(found, np.ndarray) or not isinstance(value.type, ir.TensorType):
+        return ""
+    if len(claim) == found.ndim and all(d in (None, s) for d, s in zip(claim, found.shape, strict=True)):
+        return ""
+    declared = ", ".join("?" if dim is None else str(dim) for dim in claim)
+    return f"output '{value.name}' is declared [{declared}] and has shape {list(found.shape)}"
+
+
+def is_old_claim(before: ir.Value, after: ir.Value, found: Sequence[int], sizes: Mapping[str, int]) -> bool:
+    """Whether what is wrong in an output's declaration was declared by the original already.
+
+    found: the output's true shape. sizes: what symbols of the original stand for.
+    """
+    old, new = _claim(before, sizes), _claim(after, {})
+    if old is None or new is None or len(old) != len(new):
+        return False
+    right = found if len(found) == len(new) else [None] * len(new)
+    return all(n in (None, o, size) for n, o, size in zip(new, old, right, strict=True))
+
+
+def _claim(value: ir.Value, sizes: Mapping[str, int]) -> list[int | None] | None:
+    """Return the sizes that a declaration fixes, its symbols replaced; None without a rank."""
+    if value.shape is None:
+        return None
+    return [sizes.get(dim) if isinstance(dim, str) else dim for dim in map(dim_of, value.shape)]

@@ -96,12 +96,13 @@ def _spec(model: ir.Model, value: ir.Value) -> InputSpec:
         str(value.name),
         kind,
         np.dtype(dtype.numpy()) if known and dtype is not None else None,
-        None if value.shape is None else tuple(_dim(dim) for dim in value.shape),
+        None if value.shape is None else tuple(dim_of(dim) for dim in value.shape),
         value.name not in model.graph.initializers,
     )
 
 
-def _dim(dim: int | ir.SymbolicDim) -> Dim:
+def dim_of(dim: int | ir.SymbolicDim) -> Dim:
+    """Return a declared dim: a size, a symbol, or None where it says nothing."""
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     named = dim.value and any(character.isalnum() for character in dim.value)

@@ -44,9 +44,10 @@ def rewrite_json(report: Report) -> str:
 def _verdict(report: Report, style: Style) -> str:
     nodes = f"{words.group(report.nodes_before)} → {words.group(report.nodes_after)} nodes"
     symbol, word, rest = "✓", "rewritten", nodes
-    if not report:
-        dropped = len(report.dropped)
-        symbol, word = ("▲", f"rewritten, {dropped} dropped") if dropped else ("✗", "the outputs differ")
+    if report.differs:
+        symbol, word, rest = "✗", "not written", "the outputs differ"
+    elif report.dropped:
+        symbol, word = "▲", f"rewritten, {len(report.dropped)} dropped"
     elif not _made(report):
         symbol, word, rest = "–", "unchanged", "no rule matched"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
@@ -79,6 +80,8 @@ def _check(report: Report, style: Style) -> Iterator[str]:
         yield from _set(checked.summary(), style)
         for item in checked.not_run:
             yield from _set(f"not run  {item.what}: {item.why}", style)
+        for remark in checked.remarks:
+            yield from _set(f"remark   {remark}", style)
     elif _made(report):
         yield "  not verified: --no-verify"
 

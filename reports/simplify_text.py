@@ -53,12 +53,12 @@ def _verdict(report: Report, sizes: tuple[int | None, int | None], seconds: floa
     before, after = (words.size(size) for size in sizes)
     rest = f"{nodes}, {before} → {after}, {words.seconds(seconds)}"
     symbol, word = "✓", "simplified"
-    if report.dropped:
+    if report.differs:
+        symbol, word, rest = "✗", "not written", f"the outputs differ, {words.seconds(seconds)}"
+    elif report.dropped:
         count = len(report.dropped)
         number = "one pass" if count == 1 else f"{words.group(count)} passes"
         symbol, word = "▲", f"simplified, {number} refused"
-    elif not report:
-        symbol, word = "✗", "the outputs differ"
     elif not report.changed:
         symbol, word = "✓", "nothing to simplify"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
@@ -96,6 +96,8 @@ def _check(report: Report, style: Style) -> Iterator[str]:
     yield from _set(f"checked: {without}{_outcome(checked)}", style)
     for item in checked.not_run:
         yield from _set(f"not run: {item.what}, {item.why}", style)
+    for remark in checked.remarks:
+        yield from _set(f"remark: {remark}", style)
 
 
 def _outcome(checked: Verification) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
+from graphdoc.engine.feeds import dim_of
 
 DEFAULTS_OVERRIDABLE = 4
 """The ONNX IR version from which on initializers need not be inputs, and those that are can be overridden."""
@@ -91,9 +92,8 @@ def set_shapes(model: ir.Model, shapes: dict[str, tuple[Any, ...]]) -> None:
     Raises UsageError for unknown names, other ranks, and sizes that the model or another input contradicts.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
-    symbols = {
-        d.value for value in inputs.values() for d in value.shape or () if isinstance(d, ir.SymbolicDim)
-    }
+    dims = (dim_of(dim) for value in inputs.values() for dim in value.shape or ())
+    symbols = {dim for dim in dims if isinstance(dim, str)}
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
         if name in inputs:
@@ -116,17 +116,17 @@ def _set_size(symbol: str, size: int, sizes: dict[str, int]) -> None:
         )
 
 
-def _unknown(name: str, inputs: dict[str, ir.Value], symbols: set[str | None]) -> UsageError:
+def _unknown(name: str, inputs: dict[str, ir.Value], symbols: set[str]) -> UsageError:
     return UsageError(
         f"there is no input and no size '{name}'",
-        where=f"inputs: {', '.join(inputs)}; sizes: {', '.join(sorted(s for s in symbols if s)) or 'none'}",
+        where=f"inputs: {', '.join(inputs)}; sizes: {', '.join(sorted(symbols)) or 'none'}",
         next_step="--shape NAME=1x3x224x224, or --shape SYMBOL=4",
     )
 
 
 def _bind(value: ir.Value, dims: tuple[Any, ...], sizes: dict[str, int]) -> None:
     """Set the shape of an input and note the sizes of its symbols."""
-    declared = list(value.shape) if value.shape is not None else [ir.SymbolicDim(None)] * len(dims)
+    declared = _declared(value, len(dims))
     if len(declared) != len(dims):
         raise _contradiction(value, dims, f"has {len(declared)} dimensions")
     for old, new in zip(declared, dims, strict=True):
@@ -139,6 +139,14 @@ def _bind(value: ir.Value, dims: tuple[Any, ...], sizes: dict[str, int]) -> None
     denotations = [None if value.shape is None else value.shape.get_denotation(i) for i in range(len(dims))]
     kept = [new if isinstance(new, int) else old for old, new in zip(declared, dims, strict=True)]
     value.shape = ir.Shape(kept, denotations=denotations)
+
+
+def _declared(value: ir.Value, rank: int) -> list[int | ir.SymbolicDim]:
+    """Return the dims of an input; those that it does not tell, or writes as -1 or "?", are open."""
+    if value.shape is None:
+        return [ir.SymbolicDim(None)] * rank
+    dims = map(dim_of, value.shape)
+    return [dim if isinstance(dim, int) else ir.SymbolicDim(dim) for dim in dims]
 
 
 def _contradiction(value: ir.Value, dims: tuple[Any, ...], what: str) -> UsageError:

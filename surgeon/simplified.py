@@ -61,7 +61,12 @@ class Report:
     verification: Verification | None = None
 
     def __bool__(self) -> bool:
-        return not self.dropped and (self.verification is None or self.verification.agrees)
+        return not self.dropped and not self.differs
+
+    @property
+    def differs(self) -> bool:
+        """Whether the outputs were found to differ although what was at fault could not be left out."""
+        return self.verification is not None and not self.verification.agrees
 
     @property
     def changed(self) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import check_targets
 
@@ -21,6 +22,7 @@ from graphdoc.commands.targets import check_targets
 @click.option("--keep", multiple=True, metavar="GLOB", help="Nodes and values that must survive.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x224", help="Sizes to verify with.")
 @click.option("--no-verify", is_flag=True, help="Do not run original and result.")
+@ops_option
 @click.option("--explain", is_flag=True, help="List every edit, and where a rule almost matched and why not.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
@@ -30,8 +32,8 @@ def command(**options: Any) -> int:
     Original and result are run on inputs of many kinds; a rule that changes an output is dropped and named.
     The rules of group "assemble" put standard operators together from the pieces that exporters write.
 
-    Exit codes: 0 written and verified, 1 a rule was dropped or the outputs differ, 2 the rules cannot be
-    used, 3 the model cannot be read.
+    Exit codes: 0 written and verified, 1 a rule was dropped, or the outputs differ and nothing was written,
+    2 the rules cannot be used, 3 the model cannot be read.
 
     \b
       graphdoc rewrite m.onnx -o out.onnx --rules my_rules.py --explain
@@ -51,7 +53,8 @@ def command(**options: Any) -> int:
         keep=options["keep"],
         shapes=parse_shapes(options["shapes"]) if options["shapes"] else None,
     )
-    save(result.model, options["output"])
+    if not result.report.differs:
+        save(result.model, options["output"])
     if options["json_"]:
         write_or_print(rewrite_json(result.report), options["json_"])
     if options["json_"] != "-":

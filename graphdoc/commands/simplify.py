@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 from graphdoc.engine.errors import UsageError
@@ -37,6 +38,7 @@ def byte_count(text: str) -> int:
 @click.option("--inline", is_flag=True, help="Replace calls of the model's functions by their bodies.")
 @click.option("--to-opset", type=int, metavar="N", help="Convert to another opset first.")
 @click.option("--no-verify", is_flag=True, help="Do not run original and result.")
+@ops_option
 @click.option("--explain", is_flag=True, help="List every edit, and what was left alone and why.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the report as JSON; - is stdout.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
@@ -46,8 +48,8 @@ def command(**options: Any) -> int:
     Constants are folded, operators that do nothing go, scales and shifts move into weights. Original and
     result are run on inputs of many kinds; a rule that changes an output is dropped and named.
 
-    Exit codes: 0 written and agrees, 1 a rule was dropped or the outputs differ, 2 an option makes no sense,
-    3 the model cannot be read.
+    Exit codes: 0 written and agrees, 1 a rule was dropped, or the outputs differ and nothing was written, 2 an
+    option makes no sense, 3 the model cannot be read.
 
     \b
       graphdoc simplify m.onnx -o out.onnx
@@ -76,13 +78,16 @@ def command(**options: Any) -> int:
         inline=options["inline"],
         verify=not options["no_verify"],
     )
-    save(result.model, options["output"])
-    sizes = (before, open_source(options["output"]).size)
+    after = None
+    if not result.report.differs:
+        save(result.model, options["output"])
+        after = open_source(options["output"]).size
+    sizes = (before, after)
     _show(result.report, sizes, time.perf_counter() - started, options)
     return 0 if result else 1
 
 
-def _show(report: Any, sizes: tuple[int, int], seconds: float, options: dict[str, Any]) -> None:
+def _show(report: Any, sizes: tuple[int, int | None], seconds: float, options: dict[str, Any]) -> None:
     from graphdoc.reports.simplify_text import simplify_json, simplify_lines
 
     if options["json_"]:

@@ -1,0 +1,140 @@
+"""``graphdoc simplify`` and ``rewrite``: what is not written, and what is no fault of the edit."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import numpy_helper
+
+from graphdoc import cli
+from graphdoc.surgeon import simplify as driver
+from tests.surgeon import build
+
+CHAIN = """g (float[N,3] x) => (float[N,3] y) <float[3] w = {1, 2, 3}>
+{ a = Identity(x) b = Add(a, w) y = Identity(b) }"""
+
+WRONG_OUTPUT = """g (float[N,4] x) => (float[N] y) <int64[1] s = {-1}>
+{ a = Identity(x) b = Reshape(a, s) y = Identity(b) }"""
+
+OPEN = """g (float[-1,"?","?"] x) => (float[-1,"?","?"] y) { a = Identity(x) y = Relu(a) }"""
+
+COMMANDS = [("simplify",), ("rewrite", "--rules", "identity")]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """An empty folder, made the present one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _write(body: str) -> None:
+    onnx.save(build.text(body, 18, ir_version=8), "m.onnx")
+
+
+def _run(command: tuple[str, ...], *arguments: str) -> int:
+    return cli.run([command[0], "m.onnx", "-o", "out.onnx", *command[1:], *arguments])
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a model be damaged before any rule runs: no rule can be dropped for it."""
+    right: Callable[[ir.Model, Any], None] = driver.prepare
+
+    def damage(model: ir.Model, options: Any) -> None:
+        right(model, options)
+        model.graph.initializers["w"].const_value = ir.tensor(np.array([1, 2, 4], np.float32))
+
+    monkeypatch.setattr(driver, "prepare", damage)
+
+
+# ---- outputs that differ
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_what_differs_is_not_written(
+    folder: pathlib.Path, broken: None, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """The file that was there stays as it was; the first line says that nothing was written."""
+    _write(CHAIN)
+    pathlib.Path("out.onnx").write_bytes(b"of before")
+
+    assert _run(command) == 1
+    assert pathlib.Path("out.onnx").read_bytes() == b"of before"
+    shown = capsys.readouterr().out
+    assert shown.startswith("✗ not written   the outputs differ")
+    assert "differs: ort, seeded at 'y': off by" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_the_report_of_what_differs_is_written(
+    folder: pathlib.Path, broken: None, command: tuple[str, ...]
+) -> None:
+    """--json tells why there is no model."""
+    _write(CHAIN)
+
+    assert _run(command, "--json", "report.json") == 1
+    assert not pathlib.Path("out.onnx").exists()
+    assert '"agrees": false' in pathlib.Path("report.json").read_text("utf-8")
+
+
+def test_no_verify_writes_what_differs(folder: pathlib.Path, broken: None) -> None:
+    """Who asks for no check gets the file."""
+    _write(CHAIN)
+
+    assert _run(("simplify",), "--no-verify") == 0
+    weights = [numpy_helper.to_array(weight) for weight in onnx.load("out.onnx").graph.initializer]
+    np.testing.assert_array_equal(weights, [[1, 2, 4]])
+
+
+def test_a_conversion_is_checked_where_no_rule_applies(
+    folder: pathlib.Path, broken: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than rules changes the model: another opset, sizes, functions."""
+    _write("g (float[N,3] x) => (float[N,3] y) <float[3] w = {1, 2, 3}> { y = Add(x, w) }")
+
+    assert _run(("simplify",), "--to-opset", "19") == 1
+    assert capsys.readouterr().out.startswith("✗ not written")
+    assert not pathlib.Path("out.onnx").exists()
+
+
+# ---- declarations of the original that are wrong
+
+
+def test_a_wrong_declaration_of_the_original_is_a_remark(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[N] was wrong for N=1 before --shape made it [1]."""
+    _write(WRONG_OUTPUT)
+
+    assert _run(("simplify",), "--shape", "N=1") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "remark: output 'y' is declared [1] and has shape [4], in the original too" in shown
+    assert pathlib.Path("out.onnx").exists()
+
+
+# ---- sizes written as -1 or "?"
+
+
+def test_open_sizes_in_any_spelling_can_be_fixed(folder: pathlib.Path) -> None:
+    """-1 is no size, and two question marks need not be the same one."""
+    _write(OPEN)
+
+    assert _run(("simplify",), "--shape", "x=2x3x5") == 0
+    shape = onnx.load("out.onnx").graph.input[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [2, 3, 5]
+
+
+@pytest.mark.parametrize(("option", "text"), [("?=3", "no size '?'"), ("x=2x3", "has 3 dimensions")])
+def test_what_cannot_be_fixed_is_said(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    """An unknown size has no name, and the rank stands."""
+    _write(OPEN)
+
+    assert _run(("simplify",), "--shape", option) == 2
+    assert text in capsys.readouterr().err

@@ -337,12 +337,14 @@ def _scaled_dim(size: Dim, scale: float) -> Dim:
 
 
 def _infer_upsample(
-    call: Call, X: TensorType, scales: TensorType | None = None, **attributes: Any
+    call: Call, X: TensorType, scales: TensorType | Sequence[float] | None = None, **attributes: Any
 ) -> TensorType:
-    listed = attributes.get("scales")
+    """See infer_resize. scales: an input, or in old versions an attribute of the same name."""
+    listed = None if scales is None or isinstance(scales, TensorType) else scales
     if "height_scale" in attributes:
         listed = [1.0, 1.0, attributes["height_scale"], attributes["width_scale"]]
-    factors = scales if listed is None else TensorType(value=np.asarray(listed, np.float32))
+    given = scales if isinstance(scales, TensorType) else None
+    factors = given if listed is None else TensorType(value=np.asarray(listed, np.float32))
     return infer_resize(call, X, None, factors)
 
 

@@ -10,6 +10,7 @@ import onnxruntime
 from onnx import helper
 
 from graphdoc.engine.ops.table import Call, Operator, TensorType, find
+from tests.engine.stated import size_of
 
 IR_VERSION = 10
 """Old enough for every ONNX Runtime that the project supports."""
@@ -59,7 +60,7 @@ def _check_infer(
         if stated.shape is not None:
             assert len(stated.shape) == result.ndim, (stated, result.shape)
             for dim, size in zip(stated.shape, result.shape, strict=True):
-                assert dim is None or dim in (size, f"n{size}"), (stated, result.shape)
+                assert dim is None or size_of(dim) == size, (stated, result.shape)
 
 
 def on_ort(

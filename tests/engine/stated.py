@@ -58,17 +58,17 @@ def _untrue_container(stated: ContainerType, value: Any) -> str | None:
         return None if value is None else untrue(stated.item, value)
     if not isinstance(value, list):
         return f"a sequence for {type(value).__name__}"
-    if stated.length is not None and _size(stated.length) != len(value):
+    if stated.length is not None and size_of(stated.length) != len(value):
         return f"length {stated.length} for {len(value)}"
     return next((reason for item in value if (reason := untrue(stated.item, item))), None)
 
 
 def _fits(stated: Any, found: Any) -> bool:
     return len(stated) == len(found) and all(
-        dim is None or _size(dim) == size for dim, size in zip(stated, found, strict=True)
+        dim is None or size_of(dim) == size for dim, size in zip(stated, found, strict=True)
     )
 
 
-def _size(dim: Any) -> Any:
+def size_of(dim: Any) -> Any:
     """Return what a size is when every symbol ``n3`` is 3."""
     return substitute(dim, {symbol: int(symbol[1:]) for symbol in symbols(dim)})

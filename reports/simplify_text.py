@@ -95,7 +95,8 @@ def _check(report: Report, style: Style) -> Iterator[str]:
     without = "without that pass, " if report.dropped else ""
     yield from _set(f"checked: {without}{_outcome(checked)}", style)
     for item in checked.not_run:
-        yield from _set(f"not run: {item.what}, {item.why}", style)
+        mark = f"{style.symbol('▲')} " if item.important else ""
+        yield from _set(f"{mark}not run: {item.what}, {item.why}", style)
     for remark in checked.remarks:
         yield from _set(f"remark: {remark}", style)
 

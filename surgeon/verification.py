@@ -37,10 +37,14 @@ class VerifiedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRun:
-    """A part of the verification that was left out. what: a runner, or inputs. why: the reason in words."""
+    """A part of the verification that was left out. what: a runner, or inputs. why: the reason in words.
+
+    important: kinds of inputs that often show a wrong edit were run by nobody.
+    """
 
     what: str
     why: str
+    important: bool = False
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"

@@ -48,8 +48,8 @@ def command(**options: Any) -> int:
     Constants are folded, operators that do nothing go, scales and shifts move into weights. Original and
     result are run on inputs of many kinds; a rule that changes an output is dropped and named.
 
-    Exit codes: 0 written and agrees, 1 a rule was dropped, or the outputs differ and nothing was written, 2 an
-    option makes no sense, 3 the model cannot be read.
+    Exit codes: 0 written and agrees, 1 a rule was dropped, or the outputs differ and nothing was written,
+    2 an option makes no sense, 3 the model cannot be read.
 
     \b
       graphdoc simplify m.onnx -o out.onnx

@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 from graphdoc.compare.verify import Verifier, verify
 from graphdoc.compare.verify_hazards import Hazard, Hazards
 from graphdoc.compare.verify_inputs import InputSets
+from graphdoc.compare.verify_interface import is_old_claim
 from graphdoc.compare.verify_light import without_weights
 from graphdoc.surgeon.model import load
 from graphdoc.surgeon.verification import NotRun, Verification, VerifiedRun
@@ -428,3 +429,36 @@ def test_a_result_says_what_was_run() -> None:
     )
     assert Verification(runs=(run, worse)).worst is worse
     assert Verification(interface=("a",), runs=(worse,)).summary() == "differs: a (and 1 more)"
+
+
+def test_what_matters_most_is_missed_when_nobody_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine may leave out what ONNX Runtime has run."""
+    model = parse("g (float[N,8] x) => (float[N,8] y) { y = Neg(x) }")
+    assert not any(item.important for item in verify(model, model).not_run)
+    monkeypatch.setattr("graphdoc.compare.verify.BUDGET", {"ort": 60.0, "engine": 0.0})
+    missed = {item.what: item.important for item in verify(model, model).not_run}
+    assert missed == {"engine": False}
+    monkeypatch.setattr("graphdoc.compare.verify.BUDGET", {"ort": 0.0, "engine": 0.0})
+    missed = {item.what: item.important for item in verify(model, model).not_run}
+    assert missed == {"engine": True, "ort": True}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found", "old"),
+    [
+        (["N"], [1], (4,), True),
+        (["N"], [3], (4,), False),
+        ([5], [5], (4,), True),
+        ([None], [5], (4,), False),
+        (["N", None], [1, 7], (4, 7), True),
+        (["N", None], [1, 6], (4, 7), False),
+        ([1, 1], [1, 1], (4,), True),
+        ([1], [1, 1], (4,), False),
+    ],
+)
+def test_a_claim_is_old_when_the_original_made_it(
+    before: list[Any], after: list[Any], found: tuple[int, ...], old: bool
+) -> None:
+    """N is 1 in the run; what the edit alone says is its own fault."""
+    was, now = (ir.Value(name="y", shape=ir.Shape(dims)) for dims in (before, after))
+    assert is_old_claim(was, now, found, {"N": 1}) is old

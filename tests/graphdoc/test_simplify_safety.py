@@ -1,7 +1,7 @@
 """``graphdoc simplify`` and ``rewrite``: what is not written, and what is no fault of the edit."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 from graphdoc import cli
+from graphdoc.compare import verify
+from graphdoc.engine.ops import custom, table
 from graphdoc.surgeon import simplify as driver
 from tests.surgeon import build
 
@@ -21,6 +23,16 @@ WRONG_OUTPUT = """g (float[N,4] x) => (float[N] y) <int64[1] s = {-1}>
 { a = Identity(x) b = Reshape(a, s) y = Identity(b) }"""
 
 OPEN = """g (float[-1,"?","?"] x) => (float[-1,"?","?"] y) { a = Identity(x) y = Relu(a) }"""
+
+OWN = """g (float[N,3] x) => (float[N,3] y) { a = own.Strange(x) b = Identity(a) y = Neg(b) }"""
+
+STRANGE = """
+import graphdoc
+
+@graphdoc.op("Strange", 1, domain="own")
+def strange(call, x):
+    return call.xp.abs(x)
+"""
 
 COMMANDS = [("simplify",), ("rewrite", "--rules", "identity")]
 
@@ -138,3 +150,52 @@ def test_what_cannot_be_fixed_is_said(
 
     assert _run(("simplify",), "--shape", option) == 2
     assert text in capsys.readouterr().err
+
+
+# ---- operators of one's own
+
+
+@pytest.fixture
+def unregistered() -> Iterator[None]:
+    """Leave the table of operators as it was."""
+    yield
+    table.unregister("own", "Strange")
+    custom._loaded.clear()
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_operators_of_ones_own_are_verified(
+    folder: pathlib.Path, unregistered: None, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """With --ops the engine runs what ONNX Runtime does not know."""
+    onnx.save(build.text(OWN, 18, ir_version=8, extra=', "own" : 1'), "m.onnx")
+    pathlib.Path("ops.py").write_text(STRANGE, "utf-8")
+
+    assert _run(command) == 0
+    assert "not verified, nothing was run" in " ".join(capsys.readouterr().out.split())
+    assert _run(command, "--ops", "ops.py") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "bit" in shown
+    assert "nothing was run" not in shown
+
+
+# ---- what was left out to save time
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_weak_verification_is_marked(
+    folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    """A slow model is not run on zeros, large values and NaN: that is said with a warning."""
+    _write(CHAIN)
+    _run(command)
+    assert "▲" not in capsys.readouterr().out
+    monkeypatch.setattr(verify, "BUDGET", {"ort": 0.0, "engine": 0.0})
+
+    assert _run(command) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "▲ not run" in shown
+    assert "left out to save time: NaN, large values, zeros" in shown

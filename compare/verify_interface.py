@@ -61,7 +61,7 @@ def _value(what: str, before: ir.Value, after: ir.Value, *, sized: bool) -> Iter
     for key, label in (("doc_string", "doc string"), ("metadata_props", "metadata")):
         if getattr(before, key) and getattr(before, key) != getattr(after, key):
             yield f"{what} has lost its {label}"
-    if before.is_initializer() != after.is_initializer():
+    if before.is_graph_input() and before.is_initializer() != after.is_initializer():
         yield f"{what} {'lost its' if before.is_initializer() else 'got a'} default"
 
 

@@ -136,6 +136,19 @@ def with_default(proto: onnx.ModelProto, name: str, array: np.ndarray[Any, Any])
     return proto
 
 
+def test_an_output_may_become_a_constant() -> None:
+    """Only what is fed has a default that may be lost or won."""
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    body = "agraph (float[2] x) => (float[2] y, float[2] c) {{ y = Neg (x) {made} }}"
+    original = onnx.parser.parse_model(
+        f"{header} {body.format(made='d = Constant <value_floats = [1.0, 2.0]> () c = Neg (d)')}"
+    )
+    edited = onnx.parser.parse_model(f"{header} {body.format(made='')}")
+    edited.graph.initializer.append(numpy_helper.from_array(np.array([-1, -2], np.float32), "c"))
+
+    assert verify(original, edited, exact=True).verified
+
+
 def test_a_default_may_not_be_lost() -> None:
     original = with_default(parse(ADD), "b", noise("b", 8))
     assert verify(original, parse(ADD)).interface == ("input 'b' lost its default",)

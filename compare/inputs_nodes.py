@@ -13,6 +13,7 @@ from onnx.shape_inference import InferenceError, infer_node_outputs
 from graphdoc.engine.attributes import decode, to_array
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_domain, find
+from graphdoc.surgeon.writer import attribute_proto
 
 Content: TypeAlias = np.ndarray[Any, Any] | onnx.TypeProto | None
 """An array where the content is known, a type where only that is known, None where nothing is."""
@@ -85,9 +86,7 @@ def prepare(node: ir.Node, opsets: Mapping[str, int], arguments: Mapping[str, ir
             graphs[name] = attribute.as_graph()
         elif attribute.type != ir.AttributeType.GRAPHS:
             plain[name] = decode(attribute)
-            serialized = ir.serde.serialize_attribute(attribute)
-            serialized.name = name
-            proto.attribute.append(serialized)
+            proto.attribute.append(attribute_proto(name, attribute))
     row = find(domain, node.op_type, version)
     return Prepared(node, domain, version, plain, graphs, proto, _schema(node.op_type, version, domain), row)
 

@@ -18,6 +18,7 @@ from graphdoc.surgeon.edit_text import NodeText, parse_node
 from graphdoc.surgeon.edited import Edited
 from graphdoc.surgeon.layout import THRESHOLD, Layout
 from graphdoc.surgeon.model import load, open_source, save
+from graphdoc.surgeon.stubs import is_stripped, refuse_stripped
 
 Lines = list[str]
 
@@ -408,10 +409,15 @@ def _script(session: Session, text: str) -> Lines:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """An option of the command. same: the outputs do not change, for inputs that both models take."""
+    """An option of the command.
+
+    same: the outputs do not change, for inputs that both models take. reads: it decides by what constants
+    hold, so a stripped model will not do.
+    """
 
     apply: Callable[[Session, str], Lines]
     same: bool = False
+    reads: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
@@ -425,9 +431,9 @@ VERBS: Mapping[str, Verb] = {
     "remove-input": Verb(_remove_input),
     "order-inputs": Verb(_order("inputs"), same=True),
     "order-outputs": Verb(_order("outputs"), same=True),
-    "set-shape": Verb(_set_shape, same=True),
-    "freeze": Verb(_freeze, same=True),
-    "free": Verb(_free, same=True),
+    "set-shape": Verb(_set_shape, same=True, reads=True),
+    "freeze": Verb(_freeze, same=True, reads=True),
+    "free": Verb(_free, same=True, reads=True),
     "set-dtype": Verb(_set_dtype),
     "to-input": Verb(_to_input),
     "to-initializer": Verb(_to_initializer),
@@ -443,11 +449,11 @@ VERBS: Mapping[str, Verb] = {
     "external": Verb(_external, same=True),
     "external-from": Verb(_threshold, same=True),
     "inline": Verb(_inline, same=True),
-    "fold": Verb(_fold, same=True),
+    "fold": Verb(_fold, same=True, reads=True),
     "cleanup": Verb(_cleanup, same=True),
     "sort": Verb(_sort, same=True),
     "strip": Verb(_strip, same=True),
-    "opset": Verb(_opset, same=True),
+    "opset": Verb(_opset, same=True, reads=True),
     "ir-version": Verb(_ir_version, same=True),
     "meta": Verb(_meta, same=True),
     "script": Verb(_script),
@@ -461,6 +467,8 @@ def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str,
     """
     rows: list[tuple[str, str]] = []
     for verb, text in edits:
+        if VERBS[verb].reads:
+            refuse_stripped(session.model, f"--{verb}")
         first, *rest = VERBS[verb].apply(session, text)
         rows += [(verb, first), *(("", line) for line in rest)]
     return rows
@@ -492,7 +500,7 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
         tuple(rows),
         before,
         _count(session.model),
-        "" if checked is None else checked.text,
+        "" if checked is None else _said(checked.text, session.model),
         "" if checked is None else checked.wrong,
         tuple(dict.fromkeys(session.left)),
     )
@@ -500,6 +508,10 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
         layout = None if session.location is None else Layout(session.location, session.threshold)
         save(session.model, out, layout=layout)
     return result
+
+
+def _said(text: str, model: ir.Model) -> str:
+    return f"{text}; zeros stood in place of the stripped weights" if is_stripped(model) else text
 
 
 def _count(model: ir.Model) -> int:

@@ -15,6 +15,7 @@ from graphdoc.surgeon.diff_weights import WeightChange, alone, compare_weights, 
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
 from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.types import ValueType, value_type
 
 SCHEMA = "graphdoc.diff/1"
@@ -103,10 +104,12 @@ def diff_models(a: Loadable | Source, b: Loadable | Source) -> ModelDiff:
 
     Functions that both models define are compared body by body; when one side lacks some, both are inlined.
 
-    Raises ModelError when a model cannot be read or is not sound.
+    Raises ModelError when a model cannot be read, is not sound, or is stripped of its weights.
     """
     first, second = open_source(a), open_source(b)
     left, right = first.model, second.model
+    for source in (first, second):
+        refuse_stripped(source.model, f"a comparison of '{source.name}'")
     inlined = set(left.functions) != set(right.functions)
     if inlined:
         left, right = _inlined(first), _inlined(second)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
+from graphdoc.surgeon.tensors import Densified
 
 ALWAYS_INSIDE = 16
 """Elements up to which a tensor stays in the model whatever the threshold."""
@@ -24,7 +25,7 @@ class Layout:
 
     location: a file name relative to the model's folder for all weights together, or, ending in "/", a folder
     with a file for each; "" keeps all weights in the model. threshold: bytes; smaller weights stay in the
-    model, and so do vectors that say shapes.
+    model, and so do vectors that say shapes, and sparse weights.
 
     Raises UsageError for a negative threshold.
     """
@@ -45,7 +46,12 @@ class Layout:
         seen: set[int] = set()
         for value in values:
             tensor = value.const_value
-            if tensor is None or id(tensor) in seen or not self._moves(tensor):
+            if (
+                tensor is None
+                or isinstance(tensor, Densified)
+                or id(tensor) in seen
+                or not self._moves(tensor)
+            ):
                 continue
             seen.add(id(tensor))
             found.setdefault(self._place(str(value.name), names), []).append(tensor)
@@ -53,6 +59,8 @@ class Layout:
 
     def _moves(self, tensor: ir.TensorProtocol) -> bool:
         if not self.location or tensor.dtype == ir.DataType.STRING or tensor.size <= ALWAYS_INSIDE:
+            return False
+        if isinstance(tensor, Densified):
             return False
         sizes = tensor.dtype.is_integer() and len(tensor.shape) <= 1 and tensor.size <= SIZES_INSIDE
         return not sizes and tensor.nbytes >= self.threshold

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from graphdoc.surgeon.lint import Finding, LintReport, lint_model, rules
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.stubs import refuse_stripped
 
 ORDER = ("no-ir-version", "initializer-name", "unsorted-nodes", "unused-node", "unused-initializer")
 """Mends that others build on, first; nodes that go may leave weights and domains without use."""
@@ -44,7 +45,7 @@ class LintFix:
 def fix_model(model: Loadable | Source) -> LintFix:
     """Mend what can be mended without changing results, and lint again. The model given is not changed.
 
-    Raises ModelError when the model cannot be read or is not sound.
+    Raises ModelError when the model cannot be read, is not sound, or is stripped of its weights.
     """
     source = open_source(model)
     before = lint_model(source)
@@ -52,10 +53,10 @@ def fix_model(model: Loadable | Source) -> LintFix:
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     mended = tuple(_apply(proto, found))
+    fixed = read_model(proto, source.folder)
+    refuse_stripped(fixed, "mending")  # not sooner: what is to be mended may be what cannot be read
     after = lint_model(Source(source.path, source.name, proto=proto))
-    return LintFix(
-        model=read_model(proto, source.folder), proto=proto, before=before, after=after, mended=mended
-    )
+    return LintFix(model=fixed, proto=proto, before=before, after=after, mended=mended)
 
 
 def _apply(proto: onnx.ModelProto, found: set[str]) -> Iterator[Mended]:

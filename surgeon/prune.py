@@ -4,7 +4,7 @@ That is the pattern that sparse tensor cores take (two non-zero values in each g
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from graphdoc.engine.errors import UsageError
 from graphdoc.surgeon.diff_weights import tensor_of
+from graphdoc.surgeon.edit_find import unknown
+from graphdoc.surgeon.stubs import refuse_stripped
 
 GROUP, KEPT = 4, 2
 
@@ -59,10 +62,20 @@ def prune(
     only, skip: globs over the names of layers and weights. most: leave a weight alone when it would lose more
     than this share of its norm. Left alone too: sizes that are no multiple of 4 along the axis, integers,
     weights that other nodes read in another way. New tensors are computed when they are written.
+
+    Raises ModelError for a stripped model; UsageError for a glob that matches no layer and no weight, and
+    for a share outside 0..1.
     """
+    refuse_stripped(model, "pruning")
+    if most is not None and not 0 <= most <= 1:
+        raise UsageError(
+            f"{most:g} is no share of a norm", where="--max-loss", next_step="give 0 to 1: --max-loss 0.4"
+        )
     rows: list[Pruned] = []
     kept_squares = lost_squares = 0.0
-    for value, uses in _summed(model).items():
+    found = _summed(model)
+    _check_globs({"--only": only, "--skip": skip}, found)
+    for value, uses in found.items():
         row, total = _consider(value, uses, only, skip, most)
         rows.append(row)
         if row.lost is not None:
@@ -71,6 +84,24 @@ def prune(
             _replace(value, row.axis)
     share = math.sqrt(lost_squares / kept_squares) if kept_squares else 0.0
     return PruneReport(tuple(rows), share)
+
+
+def _check_globs(
+    globs: Mapping[str, Sequence[str]], found: Mapping[ir.Value, list[tuple[ir.Node, int | None]]]
+) -> None:
+    """Raise UsageError for a glob that matches nothing, with the nearest names."""
+    rows = [_names(value, uses)[0] for value, uses in found.items()]
+    for option, patterns in globs.items():
+        for pattern in patterns:
+            if not any(_matches(names, [pattern]) for names in rows):
+                known = [name for names in rows for name in names]
+                raise unknown("layer or weight", pattern, known, f"{option} {pattern}")
+
+
+def _names(value: ir.Value, uses: list[tuple[ir.Node, int | None]]) -> tuple[tuple[str, str], int]:
+    """Return the names of layer and weight, and the axis that is summed."""
+    node, axis = next((node, axis) for node, axis in uses if axis is not None)
+    return (node.name or str(node.outputs[0].name), str(value.name)), axis or 0
 
 
 def _summed(model: ir.Model) -> dict[ir.Value, list[tuple[ir.Node, int | None]]]:
@@ -111,19 +142,18 @@ def _consider(
     tensor = tensor_of(value)
     if tensor is None:
         raise ValueError(f"constant {value.name} has no data")
-    node, axis = next((node, axis) for node, axis in uses if axis is not None)
+    (layer, weight), axis = _names(value, uses)
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
-    layer, weight = node.name or str(node.outputs[0].name), str(value.name)
-    reason = _reason(value, uses, shape, axis or 0, (layer, weight), only, skip)
+    reason = _reason(value, uses, shape, axis, (layer, weight), only, skip)
     if reason:
-        return Pruned(layer, weight, shape, axis or 0, None, reason=reason), 0.0
-    total, lost, zeros = _loss(tensor.numpy(), axis or 0)
+        return Pruned(layer, weight, shape, axis, None, reason=reason), 0.0
+    total, lost, zeros = _loss(tensor.numpy(), axis)
     share = math.sqrt(lost / total) if total else 0.0
     before = zeros / max(1, math.prod(shape))
     if most is not None and share > most:
         why = f"would lose {share:.2g} of its norm"
-        return Pruned(layer, weight, shape, axis or 0, None, before, why), 0.0
-    return Pruned(layer, weight, shape, axis or 0, share, before), total
+        return Pruned(layer, weight, shape, axis, None, before, why), 0.0
+    return Pruned(layer, weight, shape, axis, share, before), total
 
 
 def _reason(

@@ -18,10 +18,11 @@ from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.prepare import prepare
 from graphdoc.surgeon.rules import all_rules, rules_for
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, has_references, operator_name, walk
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, counts, has_references, operator_name, walk
 from graphdoc.surgeon.rules.passes import PASSES
 from graphdoc.surgeon.saver import all_tensors
 from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified
+from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.tensors import detached
 from graphdoc.surgeon.verification import Verification, Verify
 
@@ -79,13 +80,14 @@ def simplify(
 
     Raises UsageError for unknown rules, inputs or shapes; ModelError where a model cannot be edited.
     """
+    refuse_stripped(model, "rewriting")
     options = options or Options()
     copy = fresh or partial(detached, model)
     _check_names(options, rules)
     dropped: list[Dropped] = []
     while True:
         edited, driver = _run(copy(), options, rules)
-        same = not driver.done and not _asks(options)
+        same = not (driver.done or rules or _asks(options))  # a rule of a user's may edit and not say so
         checked = None if verify is None or same else verify(model, edited)
         if checked is None or checked.agrees:
             break
@@ -141,7 +143,7 @@ def _bisect(
         return driver, verify(model, edited)
 
     low, high = 0, edits
-    if not attempt(0)[1].agrees:
+    if not edits or not attempt(0)[1].agrees:
         return None
     while high - low > 1:
         middle = (low + high) // 2
@@ -170,6 +172,7 @@ class _Driver:
                 self._at.setdefault(op, []).append(rule)
         self._passes = [item for item in PASSES if self._active(item)]
         self.nodes_before = count_nodes(model)
+        self.constants_before = count_constants(model)
         self.size_before = _weight_bytes(model)
 
     def _active(self, rule: Rule) -> bool:
@@ -281,8 +284,14 @@ def label(node: ir.Node) -> str:
 
 
 def count_nodes(model: ir.Model) -> int:
-    """Return the number of nodes, in subgraphs and functions too."""
-    return sum(1 for root in _roots(model) for _ in walk(root))
+    """Return the number of nodes that compute, in subgraphs and functions too."""
+    return sum(counts(node) for root in _roots(model) for node in walk(root))
+
+
+def count_constants(model: ir.Model) -> int:
+    """Return the number of initializers and Constant nodes, in subgraphs and functions too."""
+    nodes = sum(not counts(node) for root in _roots(model) for node in walk(root))
+    return nodes + sum(len(graph.initializers) for graph in model.graphs())
 
 
 def _roots(model: ir.Model) -> list[ir.Graph | ir.Function]:
@@ -308,6 +317,8 @@ def _report(driver: _Driver, dropped: tuple[Dropped, ...], checked: Verification
     return Report(
         nodes_before=driver.nodes_before,
         nodes_after=count_nodes(driver.model),
+        constants_before=driver.constants_before,
+        constants_after=count_constants(driver.model),
         size_before=driver.size_before,
         size_after=_weight_bytes(driver.model),
         done=tuple(driver.done),

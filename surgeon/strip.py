@@ -23,10 +23,12 @@ from graphdoc.surgeon.external import WeightFiles
 from graphdoc.surgeon.model import Source
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.storage import BITS, tensor_bytes
+from graphdoc.surgeon.stubs import HASH
+from graphdoc.surgeon.stubs import digest as digest_of
+from graphdoc.surgeon.stubs import stubs as find_stubs
 from graphdoc.surgeon.tensors import read_tensor
 from graphdoc.surgeon.types import dtype_name
 
-HASH = "graphdoc.sha256"
 SMALLEST = 64
 """Bytes from which on whole numbers count as weights: smaller ones are sizes, axes and indices."""
 
@@ -131,9 +133,10 @@ def restore(source: Source, weights: "Source | str | os.PathLike[str]") -> tuple
     found = _Store(weights)
     model = read_model(source.checked, source.folder)
     stubs = []
-    for name, value, put in _stubs(model):
-        stubs.append(value)
-        put(found.tensor(name, value))
+    for name, sparse, holder in list(find_stubs(model)):
+        stub = _read_stub(name, sparse)
+        stubs.append(stub)
+        _put(holder, found.tensor(name, stub))
     if not stubs:
         raise ModelError(
             f"'{source.name}' holds no stripped weights",
@@ -143,45 +146,17 @@ def restore(source: Source, weights: "Source | str | os.PathLike[str]") -> tuple
     return model, tuple(stubs)
 
 
-def _stubs(model: ir.Model) -> Iterator[tuple[str, Stub, Callable[[ir.TensorProtocol], None]]]:
-    """Yield name, content and setter of each stub, in subgraphs and functions too."""
-    for graph, way in _graphs(model):
-        for value in list(graph.initializers.values()):
-            sparse = getattr(value.const_value, "sparse", None)
-            digest = None if sparse is None else _digest(sparse)
-            if sparse is not None and digest:
-                name = f"{way}{value.name}"
-                yield name, _read_stub(name, sparse, digest), _initializer_setter(value)
-        for node in list(graph):
-            attribute = node.attributes.get("sparse_value") if node.op_type == "Constant" else None
-            proto = None if attribute is None or attribute.is_ref() else attribute.value.proto
-            digest = None if proto is None else _digest(proto)
-            if proto is not None and digest:
-                name = f"{way}{node.outputs[0].name}"
-                yield name, _read_stub(name, proto, digest), _constant_setter(node)
+def _read_stub(name: str, sparse: onnx.SparseTensorProto) -> Stub:
+    return _stub_of(name, sparse.values.data_type, tuple(sparse.dims), digest_of(sparse))
 
 
-def _digest(sparse: onnx.SparseTensorProto) -> str | None:
-    return next((entry.value for entry in sparse.values.metadata_props if entry.key == HASH), None)
-
-
-def _read_stub(name: str, sparse: onnx.SparseTensorProto, digest: str) -> Stub:
-    return _stub_of(name, sparse.values.data_type, tuple(sparse.dims), digest)
-
-
-def _initializer_setter(value: ir.Value) -> Callable[[ir.TensorProtocol], None]:
-    def put(tensor: ir.TensorProtocol) -> None:
-        value.const_value = tensor
-
-    return put
-
-
-def _constant_setter(node: ir.Node) -> Callable[[ir.TensorProtocol], None]:
-    def put(tensor: ir.TensorProtocol) -> None:
-        del node.attributes["sparse_value"]
-        node.attributes["value"] = ir.AttrTensor("value", tensor)
-
-    return put
+def _put(holder: ir.Value | ir.Node, tensor: ir.TensorProtocol) -> None:
+    """Let an initializer or a Constant node hold a tensor in place of its stub."""
+    if isinstance(holder, ir.Value):
+        holder.const_value = tensor
+    else:
+        del holder.attributes["sparse_value"]
+        holder.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 class _Store:

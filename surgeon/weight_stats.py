@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.types import dtype_name
 from graphdoc.surgeon.weights import PIECE, Held, held_tensors, is_numeric, measure
 
@@ -46,7 +47,11 @@ class WeightStats:
 
 
 def weight_stats(model: ir.Model) -> Iterator[WeightStats]:
-    """Yield the statistics of initializers and Constant nodes, in subgraphs and functions too."""
+    """Yield the statistics of initializers and Constant nodes, in subgraphs and functions too.
+
+    Raises ModelError for a stripped model.
+    """
+    refuse_stripped(model, "a look at them")
     first: dict[tuple[Any, ...], str] = {}
     for held in held_tensors(model):
         yield _stats(held, first)
@@ -133,7 +138,10 @@ def dedup(model: ir.Model) -> tuple[Shared, ...]:
     """Let nodes share one initializer where several of a graph have equal dtype, shape and bytes; in place.
 
     Inputs, outputs and initializers that an input may override stay, and so do Constant nodes.
+
+    Raises ModelError for a stripped model.
     """
+    refuse_stripped(model, "sharing equal ones")
     done = []
     for graph in model.graphs():
         first: dict[tuple[Any, ...], ir.Value] = {}

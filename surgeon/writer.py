@@ -33,6 +33,14 @@ def write_model(model: ir.Model, placed: Mapping[int, onnx.TensorProto] | None =
     return _Writer(model.ir_version, placed or {}).model(model)
 
 
+def attribute_proto(name: str, attribute: ir.Attr) -> onnx.AttributeProto:
+    """Return the message of an attribute under a name; onnx_ir writes no sparse tensors and no bytes."""
+    proto = onnx.AttributeProto()
+    _Writer(0, {}).attribute(proto, attribute, None)
+    proto.name = name
+    return proto
+
+
 def origin_of(part: Any) -> Origin | None:
     """Return what a graph, node or model was loaded from, or None for a new one."""
     origin: Origin | None = part.meta.get(ORIGIN)
@@ -91,8 +99,7 @@ class _Writer:
         for sparse in source.sparse_initializer:
             tensor = left[sparse.values.name].const_value if sparse.values.name in left else None
             if isinstance(tensor, Densified) and tensor.sparse is sparse:
-                into.sparse_initializer.add().CopyFrom(sparse)
-                del left[sparse.values.name]
+                self.sparse(into.sparse_initializer.add(), left.pop(sparse.values.name), tensor)
         last = {proto.name: proto for proto in source.initializer}
         for proto in source.initializer:
             if not proto.name or (last[proto.name] is not proto and _holds(left, last[proto.name])):
@@ -100,7 +107,18 @@ class _Writer:
             elif proto.name in left and last[proto.name] is proto:
                 self.tensor(into.initializer.add(), left.pop(proto.name))
         for value in left.values():
-            self.tensor(into.initializer.add(), value)
+            if isinstance(value.const_value, Densified):  # renamed, or from another graph
+                self.sparse(into.sparse_initializer.add(), value, value.const_value)
+            else:
+                self.tensor(into.initializer.add(), value)
+
+    def sparse(self, into: onnx.SparseTensorProto, value: ir.Value, tensor: Densified) -> None:
+        """Write a sparse weight as it was loaded, under the value's name; its parts may have moved."""
+        into.CopyFrom(tensor.sparse)
+        for part, message in zip(tensor.parts, (into.values, into.indices), strict=True):
+            if id(part) in self._placed:
+                message.CopyFrom(self._placed[id(part)])
+        into.values.name = str(value.name)
 
     def tensor(self, into: onnx.TensorProto, value: ir.Value) -> None:
         """Write the tensor of an initializer under the value's name."""

@@ -3,6 +3,7 @@
 import math
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphdoc.engine.errors import InputError, ModelError
+from graphdoc.engine.errors import InputError, ModelError, UsageError
 from graphdoc.surgeon.model import load, open_source, save
 from graphdoc.surgeon.prune import prune, pruned_array
 from graphdoc.surgeon.strip import restore, strip
@@ -135,7 +136,6 @@ def test_dtypes_stay(dtype: type) -> None:
 
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], dict, str]] = {
     "odd size": (lambda: matmul(numbers(6, 4)), {}, "6 is no multiple of 4"),
-    "only": (lambda: matmul(numbers(8, 4)), {"only": ["other*"]}, "not asked for"),
     "skip": (lambda: matmul(numbers(8, 4)), {"skip": ["m?t"]}, "skipped on request"),
     "loss": (lambda: matmul(np.ones((8, 4), np.float32)), {"most": 0.5}, "would lose 0.71 of its norm"),
 }
@@ -151,6 +151,38 @@ def test_what_is_left_alone(name: str) -> None:
 
     assert [row.reason for row in report.layers] == [reason]
     assert write_model(model).SerializeToString() == proto.SerializeToString()
+
+
+def test_only_what_is_asked_for_is_pruned() -> None:
+    """The other layer says so."""
+    nodes = [node("MatMul", "x w", "a", name="one"), node("MatMul", "a v", "y", name="two")]
+    shapes = {"inputs": [build.value("x", (2, 8))], "outputs": [build.value("y", (2, 8))]}
+    weights = [build.weight("w", numbers(8, 8)), build.weight("v", numbers(8, 8))]
+    report = prune(load(build.model(nodes, weights=weights, **shapes)), only=["t*"])
+
+    assert {row.layer: row.reason for row in report.layers} == {"one": "not asked for", "two": ""}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"only": ["matt"]}, "nearest: 'mat'"),
+        ({"only": ["w", "other*"]}, "no layer or weight is named 'other*'"),
+        ({"skip": ["conv*"]}, "no layer or weight is named 'conv*'"),
+        ({"most": 40}, "40 is no share"),
+        ({"most": -0.5}, "-0.5 is no share"),
+    ],
+)
+def test_what_means_nothing_is_refused(options: dict[str, Any], words: str) -> None:
+    """A glob that matches nothing, a percentage in place of a share: nothing is pruned."""
+    array = numbers(8, 4)
+    model = load(matmul(array))
+    with pytest.raises(UsageError) as caught:
+        prune(model, **options)
+
+    assert words in str(caught.value)
+    assert caught.value.next_step
+    assert np.array_equal(model.graph.initializers["w"].const_value.numpy(), array)  # type: ignore[union-attr]
 
 
 def test_a_weight_that_others_read_otherwise() -> None:

@@ -19,15 +19,15 @@ def run_script(model: ir.Model, path: Path) -> ir.Model:
 
     The file is run as it is, with all that Python may do: run only files that you trust.
 
-    Raises UsageError when the file is missing, is no Python or has no such function; ModelError when it
-    fails, names the line, or returns something else than a model.
+    Raises UsageError when the file is missing, is no Python, has no such function or calls sys.exit();
+    ModelError when it fails, names the line, or returns something else than a model.
     """
     function = _function(path)
     try:
         found = function(model)
     except GraphdocError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failure(path, error) from error
     if found is None:
         return model
@@ -63,7 +63,7 @@ def _function(path: Path) -> Callable[[ir.Model], Any]:
         exec(code, names)  # noqa: S102 - running the user's own file is what --script is for
     except GraphdocError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failure(path, error) from error
     function = names.get(FUNCTION)
     if not callable(function):
@@ -76,10 +76,11 @@ def _function(path: Path) -> Callable[[ir.Model], Any]:
     return found
 
 
-def _failure(path: Path, error: Exception) -> ModelError:
+def _failure(path: Path, error: BaseException) -> GraphdocError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = f", line {frames[-1].lineno}" if frames else ""
-    return ModelError(
+    kind = UsageError if isinstance(error, SystemExit) else ModelError
+    return kind(
         f"{path.name} failed: {type(error).__name__}: {error}",
         where=f"{path}{line}",
         next_step="run again with --debug for the traceback",

@@ -14,7 +14,10 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.surgeon.pattern_rule import PatternRule
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule
+from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, use_count
+
+_FEW = 32
+"""Readers of a value up to which they are watched."""
 
 _ADVICE = "docs/rewrite.md shows a rule from beginning to end"
 
@@ -48,11 +51,38 @@ class Guarded:
     def apply(self, node: ir.Node, context: Context) -> Edit | Refusal | None:
         """Try the rule at a node.
 
-        Raises UsageError when it fails.
+        Raises UsageError when it fails, or changes nodes nearby and says that it did not.
         """
-        what = f"rule '{self.name}' failed at {node.op_type} '{node.name or node.outputs[0].name}'"
-        with blamed(what, _file_of(type(self.rule))):
-            return self.rule.apply(node, context)
+        place = f"{node.op_type} '{node.name or node.outputs[0].name}'"
+        before = {near: _written(near) for near in _nearby(node)}
+        with blamed(f"rule '{self.name}' failed at {place}", _file_of(type(self.rule))):
+            outcome = self.rule.apply(node, context)
+        if not isinstance(outcome, Edit) and any(_written(near) != was for near, was in before.items()):
+            raise UsageError(
+                f"rule '{self.name}' changed the graph at {place} and then did not go on",
+                where=_file_of(type(self.rule)),
+                next_step="decide in check, before anything is changed; rewrite makes new nodes with op",
+            )
+        return outcome
+
+
+def _nearby(node: ir.Node) -> dict[ir.Node, None]:
+    """Return a node and those one step away, as far as they are few."""
+    found = {node: None}
+    for value in (*node.inputs, *node.outputs):
+        maker = None if value is None else value.producer()
+        found |= {} if maker is None else {maker: None}
+        if value is not None and use_count(value) <= _FEW:
+            found |= dict.fromkeys(usage.node for usage in value.uses())
+    return found
+
+
+def _written(node: ir.Node) -> tuple[Any, ...]:
+    """Return what a node says, to be compared by identity where comparing contents is dear."""
+    names = [value.name for value in node.outputs]
+    attributes = [(name, id(attribute)) for name, attribute in node.attributes.data.items()]
+    held = [(id(value), None if value is None else id(value.const_value)) for value in node.inputs]
+    return node.domain, node.op_type, node.overload, id(node.graph), names, attributes, held
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
@@ -108,7 +138,7 @@ def _imported(path: Path) -> ModuleType:
 def blamed(what: str, file: str | None) -> Iterator[None]:
     """Turn what a user's code raises into a UsageError that says where, if possible in ``file``.
 
-    Raises UsageError; errors that already are of graphdoc go on as they are.
+    Raises UsageError, for sys.exit() too; errors that already are of graphdoc go on as they are.
     """
     try:
         yield
@@ -118,7 +148,7 @@ def blamed(what: str, file: str | None) -> Iterator[None]:
         raise UsageError(
             f"{what}: {error.msg}", where=f"{error.filename}, line {error.lineno}", next_step=_ADVICE
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         last = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
         raise UsageError(

@@ -45,7 +45,7 @@ def load_operators(path: str | Path) -> None:
         raise UsageError(f"not a Python file: '{path}'", where="--ops", next_step="give a file named *.py")
     try:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise UsageError(
             f"'{path}' fails: {type(error).__name__}: {error}",
             where=_place(error, file),
@@ -67,7 +67,7 @@ def load_installed() -> None:
             ) from error
 
 
-def _place(error: Exception, file: Path) -> str:
+def _place(error: BaseException, file: Path) -> str:
     """Return the last line of the user's file that the error came through."""
     if isinstance(error, SyntaxError):
         return f"{file.name}, line {error.lineno}"

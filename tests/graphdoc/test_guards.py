@@ -1,0 +1,84 @@
+"""What files of a user's own, and odd arguments, must not lead to: a wrong model, a silent exit, a traceback."""
+
+import pathlib
+
+import onnx
+import pytest
+
+from graphdoc import cli
+from graphdoc.engine.errors import UsageError
+from graphdoc.engine.ops.custom import load_operators
+from graphdoc.rewriting import rewrite
+from graphdoc.surgeon import PatternRule, Refusal
+from tests.surgeon import build
+
+CHAIN = "g (float[4] x) => (float[4] y) <float[4] w = {1, 1, 1, 1}> { a = Relu(x) y = Add(a, w) }"
+
+IN_PLACE = """
+from graphdoc.surgeon import PatternRule, Refusal
+
+class Sneaky(PatternRule):
+    def pattern(self, op, x):
+        return op.Relu(x)
+
+    def rewrite(self, op, x):
+        x.consumers()[0].op_type = "Neg"
+        return Refusal("no")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A working directory with a model."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(build.text(CHAIN), "m.onnx")
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int, words: str) -> None:
+    """Run a command that must fail with these words, a next step, no traceback and no file."""
+    assert cli.run([arguments[0], "m.onnx", "-o", "o.onnx", *arguments[1:]]) == code
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "next" in shown
+    assert "Traceback" not in shown
+    assert not pathlib.Path("o.onnx").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--no-verify",)])
+def test_a_rule_that_edits_and_refuses_is_an_error(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    """It changed the model and said that it did not: named, and nothing is written."""
+    pathlib.Path("r.py").write_text(IN_PLACE)
+    refused(capsys, "rewrite", "--rules", "r.py", *more, code=2, words="rule 'sneaky' changed the graph")
+
+
+def test_a_rule_that_edits_far_away_is_verified(folder: pathlib.Path) -> None:
+    """Where no edit is noted the result is held against the original all the same."""
+
+    class Far(PatternRule):
+        def pattern(self, op, x):  # type: ignore[no-untyped-def]
+            return op.Relu(x)
+
+        def rewrite(self, op, x, context):  # type: ignore[no-untyped-def]
+            context.model.graph.node(-1).op_type = "Sub"
+            return Refusal("no")
+
+    result = rewrite("m.onnx", Far())
+    assert not result
+    assert result.report.differs
+    assert not result.report.done
+
+
+def test_a_file_that_leaves_python_is_an_error(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sys.exit(0) in a file of rules, of operators or of edits does not end the command well."""
+    pathlib.Path("e.py").write_text("import sys\nsys.exit(0)\n")
+    pathlib.Path("s.py").write_text("def edit(model):\n    import sys\n    sys.exit(0)\n")
+    refused(capsys, "rewrite", "--rules", "e.py", code=2, words="SystemExit")
+    refused(capsys, "edit", "--script", "e.py", code=2, words="SystemExit")
+    refused(capsys, "edit", "--script", "s.py", code=2, words="SystemExit")
+    with pytest.raises(UsageError, match="SystemExit"):
+        load_operators("e.py")

@@ -245,3 +245,80 @@ def test_types_of_names_stay() -> None:
     )
 
     assert check(proto).ops == ["Cast", "Relu"]
+
+
+def _loop(trips: int, *, start: str, going_on: str) -> Any:
+    """Return a loop that doubles x. start: "input" or "no"; going_on: "computed", or handed on."""
+    nodes = [helper.make_node("Add", ["v", "v"], ["v_out"])]
+    if going_on == "computed":
+        nodes.append(helper.make_node("ReduceMax", ["v_out"], ["most"], keepdims=0))
+        nodes.append(helper.make_node("Less", ["most", "bound"], ["go_out"]))
+    else:
+        nodes.append(helper.make_node("Identity", ["go"], ["go_out"]))
+    scalar = [build.value("i", [], TensorProto.INT64), build.value("go", [], TensorProto.BOOL)]
+    ends = [build.value("go_out", [], TensorProto.BOOL), build.value("v_out", [2])]
+    body = helper.make_graph(nodes, "body", [*scalar, build.value("v", [2])], ends)
+    weights = [numpy_helper.from_array(np.array(trips), "trips"), build.weight("bound", np.float32(5))]
+    inputs = [build.value("x", [2])]
+    if start == "input":
+        inputs.append(build.value("start", [], TensorProto.BOOL))
+    else:
+        weights.append(numpy_helper.from_array(np.array(False), "start"))
+    node = helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=body)
+    return build.model([node], inputs=inputs, weights=weights)
+
+
+@pytest.mark.parametrize("trips", [1, 3])
+def test_loops_that_may_end_early_stay(trips: int) -> None:
+    """Whether it begins is up to the caller, or whether it goes on to what it computes."""
+    x = np.array([1, 1.5], np.float32)
+    feeds = [{"x": x, "start": np.array(start)} for start in (True, False)]
+
+    assert check(_loop(trips, start="input", going_on=""), feeds=feeds, request=("unroll-loops",)).ops == [
+        "Loop"
+    ]
+    if trips > 1:
+        computed = _loop(trips, start="input", going_on="computed")
+        assert check(computed, feeds=feeds, request=("unroll-loops",)).ops == ["Loop"]
+
+
+def test_a_loop_that_never_begins_goes() -> None:
+    """Its condition is false from the start, whatever the number of trips."""
+    assert check(_loop(3, start="no", going_on=""), sizes=[{}]).ops == ["Identity"]
+
+
+def test_calls_of_functions_are_not_merged() -> None:
+    """A function may be random inside."""
+    proto = parse(
+        """g (float[2] x) => (float[2] y) { a = local.noise(x) b = local.noise(x) y = Sub(a, b) }
+        <opset_import: ["" : 18], domain: "local">
+        noise (v) => (w) { w = RandomNormalLike(v) }""",
+        extra=', "local" : 1',
+    )
+
+    assert check(proto, feeds=[]).ops == ["noise", "noise", "Sub"]
+
+
+def test_kept_twins_stay_two() -> None:
+    """A node that is kept is not merged with its twin."""
+    proto = parse("g (float[2] x) => (float[2] y) { a = Exp(x) b = Exp(x) y = Sub(a, b) }")
+
+    assert check(proto, keep=("b",)).ops == ["Exp", "Exp", "Sub"]
+
+
+@pytest.mark.parametrize(("growth", "ops"), [(383, ["Conv", "Mul", "Conv"]), (384, ["Conv", "Conv"])])
+def test_shared_weights_are_copied_within_limits(growth: int, ops: list[str]) -> None:
+    """Scaling one reader's weights means a copy; 6·4·2·2 floats are 384 bytes."""
+    w = np.random.default_rng(0).standard_normal((6, 4, 2, 2)).astype(np.float32)
+    proto = build.model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("Mul", ["c", "k"], ["y"]),
+            helper.make_node("Conv", ["x", "w"], ["z"], strides=[2, 2]),
+        ],
+        inputs=[build.value("x", ["N", 4, 5, 5])],
+        outputs=[build.value("y", ["N", 6, 4, 4]), build.value("z", ["N", 6, 2, 2])],
+        weights=[build.weight("w", w), build.weight("k", [3.0])],
+    )
+
+    assert check(proto, exact=False, max_growth=growth).ops == ops

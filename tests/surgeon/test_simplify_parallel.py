@@ -316,3 +316,22 @@ def test_inside_branches() -> None:
     assert result.ops == ["If"]
     [taken] = [a.g for a in result.proto.graph.node[0].attribute if a.name == "then_branch"]
     assert [n.op_type for n in taken.node] == ["MatMul", "Split"]
+
+
+def test_a_gemm_whose_bias_is_no_constant_row_stays() -> None:
+    """Its bias varies over the rows, or is an input."""
+    _stay(_products(op="Gemm", lead=(2,), biases=((2, 3), None, None)), "no constant row")
+
+    proto = _products(op="Gemm", lead=(2,), biases=((3,), None, None))
+    proto.graph.initializer.remove(next(t for t in proto.graph.initializer if t.name == "b0"))
+    proto.graph.input.append(build.value("b0", [3]))
+    _stay(proto, "no constant row")
+
+
+def test_an_add_of_an_input_is_no_bias() -> None:
+    """It stays behind the Split."""
+    proto = _products(biases=((3,), None, None))
+    proto.graph.initializer.remove(next(t for t in proto.graph.initializer if t.name == "b0"))
+    proto.graph.input.append(build.value("b0", [3]))
+
+    assert check(proto, exact=False).ops == ["MatMul", "Split", "Add"]

@@ -173,15 +173,21 @@ def _flat(array: Array) -> Array:
 
 
 def _differs(
-    a: Array, b: Array, where: Array, text: str, error: float = math.inf, limit: float = 0.0
+    a: Array,
+    b: Array,
+    where: Array,
+    text: str,
+    error: float = math.inf,
+    limit: float = 0.0,
+    worst: int | None = None,
 ) -> Outcome:
-    """Return the verdict on elements that differ, the first of them in words."""
-    spots = np.argwhere(where)
-    place = tuple(int(i) for i in spots[0]) if len(spots) else ()
-    index = "" if not place else " at [" + ", ".join(map(str, place)) + "]"
-    words = (
-        f"{text}{len(spots)} of {a.size} element{'s' * (a.size != 1)}{index}: {a[place]} became {b[place]}"
-    )
+    """Return the verdict on elements that differ, with the worst if known, else the first."""
+    count = int(where.sum())
+    flat = int(where.argmax()) if worst is None else worst
+    place = tuple(int(i) for i in np.unravel_index(flat, where.shape))
+    which = "" if count == 1 else ", the first" if worst is None else ", the worst"
+    index = "" if not place else f"{which} at [" + ", ".join(map(str, place)) + "]"
+    words = f"{text}{count} of {a.size} element{'s' * (a.size != 1)}{index}: {a[place]} became {b[place]}"
     return Outcome(Verdict.DIFFERS, error, limit, words)
 
 
@@ -319,7 +325,8 @@ def _too_far(a: Array, b: Array, finite: Array, limit: _Limit, numbers: _Numbers
     text = f"off by {number(error)} of the largest element, {number(allowed)} allowed: {limit.reason}; "
     gap = np.zeros(a.shape)
     gap[finite] = np.abs(numbers.y - numbers.x)
-    return _differs(a, b, gap == gap.max(), text, error, allowed)
+    over = gap > min(limit.allowed, gap.max(initial=0.0) / 2)  # some limits are not about the largest gap
+    return _differs(a, b, over, text, error, allowed, worst=int(gap.argmax()))
 
 
 def _truth_limit(numbers: _Numbers, truth: Array | None, others: _Others, finite: Array) -> _Limit | None:

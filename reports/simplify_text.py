@@ -67,7 +67,11 @@ def _verdict(report: Report, sizes: tuple[int | None, int | None], seconds: floa
 
 def _counts(report: Report, style: Style) -> Iterator[str]:
     counts = report.removed_by()
-    yield style.plain("  " + "  ".join(f"{name} {words.group(count)}" for name, count in counts.items()))
+    parts = [f"{name} {words.group(count)}" for name, count in counts.items()]
+    if report.constants_before != report.constants_after:
+        before, after = words.group(report.constants_before), words.group(report.constants_after)
+        parts.append(f"constants {before} → {after}")
+    yield style.plain("  " + "  ".join(parts))
 
 
 def _refused(report: Report, style: Style) -> Iterator[str]:

@@ -47,12 +47,15 @@ class Dropped:
 class Report:
     """What was done, kept and refused. Truthy when no rule had to be dropped and the result agrees.
 
-    nodes_before, nodes_after: of the graph, its subgraphs and functions. verification: None when it was not
-    asked for. size_before, size_after: bytes of weights and constants.
+    nodes_before, nodes_after: of the graph, its subgraphs and functions, Constant nodes aside.
+    constants_before, constants_after: Constant nodes and initializers. size_before, size_after: their bytes.
+    verification: None when it was not asked for.
     """
 
     nodes_before: int
     nodes_after: int
+    constants_before: int
+    constants_after: int
     size_before: int
     size_after: int
     done: tuple[Done, ...] = ()
@@ -92,6 +95,7 @@ class Report:
             "schema": "graphdoc.simplify/1",
             "ok": bool(self),
             "nodes": [self.nodes_before, self.nodes_after],
+            "constants": [self.constants_before, self.constants_after],
             "weights": [self.size_before, self.size_after],
             **self.removed_by(),
             "done": [_plain(item) for item in self.done],

@@ -18,7 +18,16 @@ from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.engine.infer import Facts
 from graphdoc.surgeon.prepare import prepare
 from graphdoc.surgeon.rules import all_rules, rules_for
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, Rule, counts, has_references, operator_name, walk
+from graphdoc.surgeon.rules.base import (
+    Context,
+    Edit,
+    Refusal,
+    Rule,
+    counts,
+    has_references,
+    operator_name,
+    walk,
+)
 from graphdoc.surgeon.rules.passes import PASSES
 from graphdoc.surgeon.saver import all_tensors
 from graphdoc.surgeon.simplified import Done, Dropped, Kept, Report, Simplified

@@ -275,7 +275,7 @@ class Context:
             metadata_props=dict(like.metadata_props),
         )
         self._graph_of(like).insert_before(like, node)
-        self._removed -= 1
+        self._removed -= counts(node)
         self.touch(node, *inputs)
         return made
 
@@ -343,7 +343,6 @@ class Context:
         if before is None:
             before = next(iter(graph))
         graph.insert_before(before, node)
-        self._removed -= 1
         return value
 
     def replace(self, old: ir.Value, new: ir.Value) -> None:
@@ -431,7 +430,7 @@ class Context:
                 item.graph.remove(item)
             self.touched.pop(item, None)
         self.touched.pop(node, None)
-        self._removed += 1 + len(inner)
+        self._removed += sum(map(counts, (node, *inner)))
         self.touch(*inputs)
         return [maker for value in inputs if (maker := value.producer()) is not None]
 
@@ -448,7 +447,7 @@ class Context:
         self._removed -= nodes
 
     def take_count(self) -> int:
-        """Return how many nodes fewer there are since the last call."""
+        """Return how many nodes that compute fewer there are since the last call."""
         removed, self._removed = self._removed, 0
         return removed
 
@@ -484,6 +483,11 @@ def walk(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
         yield node
         for inner in subgraphs(node):
             yield from walk(inner)
+
+
+def counts(node: ir.Node) -> bool:
+    """Whether a node counts as one: a Constant only holds what could be an initializer."""
+    return node.op_type != "Constant" or bool(node.domain)
 
 
 def inner_nodes(node: ir.Node) -> list[ir.Node]:

@@ -7,7 +7,17 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
-from graphdoc.surgeon.rules.base import Context, Edit, Refusal, captured, rule, subgraphs, use_count, walk
+from graphdoc.surgeon.rules.base import (
+    Context,
+    Edit,
+    Refusal,
+    captured,
+    counts,
+    rule,
+    subgraphs,
+    use_count,
+    walk,
+)
 
 MAX_TRIPS = 64
 """Trips up to which a loop is unrolled on request."""
@@ -251,7 +261,7 @@ def _copy_body(
     outputs = [given.get(value, value) for value in copy.outputs]
     direct = {index: value for index, value in enumerate(outputs) if copy.outputs[index] in given}
     moved = move_into(node, copy, context)
-    context.count_added(sum(1 for _ in walk(body)))
+    context.count_added(sum(map(counts, walk(body))))
     return [direct.get(index, value) for index, value in enumerate(moved)]
 
 

@@ -184,16 +184,28 @@ def _keep(node: ir.Node, results: list[Any], context: Context) -> Edit | Refusal
     ]
     size = sum(_stored(result) for value, result in wanted if not context.has_constant(result, value))
     added = size - _released(node)
-    if added > 0 and (context.growth + added > context.options.max_growth or _bloats(node, size, context)):
+    reason = _past_limit(node, size, added, context) if added > 0 else ""
+    if reason:
         for value, result in wanted:
             if value not in context.virtual:
                 context.virtual[value] = result
                 context.touch(*value.consumers())  # what follows from it may be small
-        return Refusal(_too_large(added, context))
+        return Refusal(reason)
     context.growth += max(0, added)
     for value, result in wanted:
         put_constant(value, result, context)
     return Edit(f"computed {node.op_type}")
+
+
+def _past_limit(node: ir.Node, size: int, added: int, context: Context) -> str:
+    """Return why a result may not be kept, "" if it may."""
+    if context.growth + added > context.options.max_growth:
+        sofar = f" after {_mb(context.growth)} elsewhere" if context.growth else ""
+        return f"folding would add {_mb(added)}{sofar} (limit {_mb(context.options.max_growth)})"
+    if _bloats(node, size, context):
+        share = _mb(context.options.max_growth // BLOAT)
+        return f"folding would add {_mb(added)}, more than {BLOAT} times what it is made from (limit {share})"
+    return ""
 
 
 BLOAT = 64

@@ -72,7 +72,7 @@ def test_the_first_difference_ends_the_runs() -> None:
     assert (run.inputs, run.runner, run.value) == ("seeded", "ort", "y")
     assert run.error > run.limit > 0
     assert "off by 0.17 of the largest element" in run.reason
-    assert "1 of 32 elements at [2, 0]: 4.21" in run.reason
+    assert "32 of 32 elements, the worst at [2, 0]: 4.21" in run.reason
 
 
 def test_rounding_is_told_from_equal_bits() -> None:
@@ -475,3 +475,14 @@ def test_a_claim_is_old_when_the_original_made_it(
     """N is 1 in the run; what the edit alone says is its own fault."""
     was, now = (ir.Value(name="y", shape=ir.Shape(dims)) for dims in (before, after))
     assert is_old_claim(was, now, found, {"N": 1}) is old
+
+
+def test_all_elements_that_are_too_far_off_are_counted() -> None:
+    """Half of them here; the one named is the worst, not the first."""
+    base = "g (float[2,4] x) => (float[2,4] y) <float[4] w = {0, 0, %s}> { y = Add(x, w) }"
+    found = verify(parse(base % "0, 0"), parse(base % "1, 3"))
+    assert "4 of 8 elements, the worst at [0, 3]" in found.runs[0].reason
+    found = verify(parse(base % "0, 0"), parse(base % "0, inf"))
+    assert "NaN or infinite where it was not, or the reverse: 2 of 8 elements, the first at [0, 3]" in str(
+        found.runs[0]
+    )

@@ -1,5 +1,6 @@
 """``graphdoc simplify`` and ``rewrite``: what is not written, and what is no fault of the edit."""
 
+import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from graphdoc import cli
 from graphdoc.compare import verify
 from graphdoc.engine.ops import custom, table
 from graphdoc.surgeon import simplify as driver
+from graphdoc.surgeon.inspect import inspect_model
+from graphdoc.surgeon.model import open_source
 from tests.surgeon import build
 
 CHAIN = """g (float[N,3] x) => (float[N,3] y) <float[3] w = {1, 2, 3}>
@@ -199,3 +202,39 @@ def test_a_weak_verification_is_marked(
     shown = " ".join(capsys.readouterr().out.split())
     assert "▲ not run" in shown
     assert "left out to save time: NaN, large values, zeros" in shown
+
+
+# ---- what is counted
+
+
+COUNTED = """g (float[N,3] x, bool c) => (float[N,3] y) {
+    one = Constant<value = float {1}>() a = Mul(x, one) b = local.twice(a)
+    y = If(c) <then_branch = t () => (float[N,3] p) { two = Constant<value = float {2}>() p = Add(b, two) },
+               else_branch = e () => (float[N,3] q) { n = Neg(b) o = Neg(n) q = Exp(o) }> }
+<opset_import: ["" : 18], domain: "local">
+twice (v) => (w) { k = Constant<value = float {0.5}>() h = Mul(v, k) w = Add(h, h) }"""
+
+
+def test_nodes_are_counted_as_inspect_counts_them(folder: pathlib.Path) -> None:
+    """Constant nodes are constants; what the rules took away adds up."""
+    onnx.save(build.text(COUNTED, 18, ir_version=8, extra=', "local" : 1'), "m.onnx")
+
+    assert _run(("simplify",), "--json", "report.json") == 0
+    report = json.loads(pathlib.Path("report.json").read_text("utf-8"))
+    counted = [inspect_model(open_source(name)) for name in ("m.onnx", "out.onnx")]
+    assert report["nodes"] == [9, 6] == [summary.layer_count + 1 for summary in counted]  # and the call
+    assert report["constants"] == [3, 2] == [summary.constant_count for summary in counted]
+    assert report["folded"] + report["fused"] + report["removed"] == 3
+
+
+def test_the_limit_that_applies_is_named(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A result made of nearly nothing may take a 64th only; many small ones share the rest."""
+    _write("""g (float[64,64] x) => (float[64,64] y) <int64[2] s = {64,64}, float[1,1] v = {2}>
+{ e = Expand(v, s) y = Mul(x, e) }""")
+
+    assert _run(("simplify",), "--max-growth", "16384", "--only", "fold-constants") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "folding would add 16.4 kB, more than 64 times what it is made from (limit 0.256 kB)" in shown
+    assert _run(("simplify",), "--max-growth", "8192", "--only", "fold-constants") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "folding would add 16.4 kB (limit 8.19 kB)" in shown

@@ -8,7 +8,7 @@ from graphdoc.reports import words
 from graphdoc.reports.inspect_text import table
 from graphdoc.reports.text import Style
 from graphdoc.surgeon.prune import PruneReport
-from graphdoc.surgeon.strip import Stub
+from graphdoc.surgeon.stripping import Stub
 from graphdoc.surgeon.weight_stats import SCHEMA, Shared, WeightStats
 
 SHOWN = 12

@@ -153,3 +153,14 @@ def test_docstrings_stand_on_every_public_module() -> None:
     bare = [s.name for s in sources.python(*sources.FOLDERS) if s.text and not ast.get_docstring(s.tree)]
 
     assert bare == []
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing a module puts it on its package, where it would replace a function of the same name."""
+    import graphdoc
+    from graphdoc import surgeon
+
+    for package, folder in ((graphdoc, "graphdoc"), (surgeon, "surgeon")):
+        modules = {path.stem for path in (sources.ROOT / folder).glob("*.py")}
+        modules |= {path.name for path in (sources.ROOT / folder).iterdir() if path.is_dir()}
+        assert modules & set(package.__all__) == set()

@@ -82,7 +82,7 @@ def strip_command(**options: Any) -> int:
     """Take the weights out, so that the graph can be shared; name, dtype, shape and hash stay."""
     from graphdoc.reports.weights_text import stub_line, style_of
     from graphdoc.surgeon.model import load, open_source, save
-    from graphdoc.surgeon.strip import strip
+    from graphdoc.surgeon.stripping import strip
 
     check_targets({"-o": options["out"]}, reads=(options["model"],))
     proto, stubs = strip(open_source(options["model"]))
@@ -103,7 +103,7 @@ def restore_command(**options: Any) -> int:
     """Put the weights back into a stripped model; each is checked against its hash."""
     from graphdoc.reports.weights_text import stub_line, style_of
     from graphdoc.surgeon.model import open_source, save
-    from graphdoc.surgeon.strip import restore
+    from graphdoc.surgeon.stripping import restore
 
     check_targets({"-o": options["out"]}, reads=(options["model"], options["weights"]))
     weights = options["weights"]

@@ -15,7 +15,7 @@ from graphdoc.surgeon.lint_mend import fix_model
 from graphdoc.surgeon.model import load, open_source, save
 from graphdoc.surgeon.prune import prune
 from graphdoc.surgeon.simplify import simplify
-from graphdoc.surgeon.strip import restore, strip
+from graphdoc.surgeon.stripping import restore, strip
 from graphdoc.surgeon.stubs import is_stripped
 from graphdoc.surgeon.weight_stats import dedup, weight_stats
 from tests.surgeon import build

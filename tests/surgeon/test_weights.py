@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphdoc.engine.errors import InputError, ModelError, UsageError
 from graphdoc.surgeon.model import load, open_source, save
 from graphdoc.surgeon.prune import prune, pruned_array
-from graphdoc.surgeon.strip import restore, strip
+from graphdoc.surgeon.stripping import restore, strip
 from graphdoc.surgeon.weight_stats import dedup, weight_stats
 from graphdoc.surgeon.writer import write_model
 from tests.surgeon import build

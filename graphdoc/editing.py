@@ -18,6 +18,7 @@ from graphdoc.surgeon.edit_text import NodeText, parse_node
 from graphdoc.surgeon.edited import Edited
 from graphdoc.surgeon.layout import THRESHOLD, Layout
 from graphdoc.surgeon.model import load, open_source, save
+from graphdoc.surgeon.rules.base import counts
 from graphdoc.surgeon.stubs import is_stripped, refuse_stripped
 
 Lines = list[str]
@@ -30,6 +31,7 @@ class Session:
     location, threshold: where the weights go when it is saved (surgeon/layout.py); None: as they lie.
     left: what could not be repaired.
     inputs, outputs: the original's names, in the order in which the model has them now.
+    scripted: whether a script had its hands in it.
     """
 
     model: ir.Model
@@ -38,6 +40,7 @@ class Session:
     left: Lines = field(default_factory=list)
     inputs: Lines = field(default_factory=list)
     outputs: Lines = field(default_factory=list)
+    scripted: bool = False
 
     def __post_init__(self) -> None:
         self.inputs = [str(value.name) for value in self.model.graph.inputs]
@@ -404,6 +407,7 @@ def _meta(session: Session, text: str) -> Lines:
 
 def _script(session: Session, text: str) -> Lines:
     session.model = edit.run_script(session.model, Path(text))
+    session.scripted = True
     return [text]
 
 
@@ -503,6 +507,7 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
         "" if checked is None else _said(checked.text, session.model),
         "" if checked is None else checked.wrong,
         tuple(dict.fromkeys(session.left)),
+        checked is not None and checked.doubtful,
     )
     if not result.wrong:
         layout = None if session.location is None else Layout(session.location, session.threshold)
@@ -515,4 +520,4 @@ def _said(text: str, model: ir.Model) -> str:
 
 
 def _count(model: ir.Model) -> int:
-    return sum(1 for place in places(model) for _ in place.graph)
+    return sum(counts(node) for place in places(model) for node in place.graph)

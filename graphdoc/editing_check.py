@@ -26,11 +26,41 @@ LIMIT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found. wrong: the outputs differ from the original's, in words; "" when all is well."""
+    """What was found.
+
+    wrong: the outputs differ from the original's, in words; "" when all is well. doubtful: the outputs must be
+    the original's, and nothing could be run to see.
+    """
 
     text: str
     wrong: str = ""
     verification: Verification | None = None
+    doubtful: bool = False
+
+
+def _or_runs_on_nothing(source: Source, session: Session, checked: Checked) -> Checked:
+    """Note it when the original runs on inputs that suit it, and the edited model on none."""
+    failure = _failure(session.model)
+    if failure and not _failure(source.model):
+        session.left.append(f"it runs on no inputs: {failure}")
+    return checked
+
+
+def _failure(model: ir.Model) -> str:
+    """Return why neither the engine nor ONNX Runtime runs a model on inputs made for it, "" if one does."""
+    causes = []
+    try:
+        feeds = make_inputs(model).feeds
+    except GraphdocError as error:
+        return error.cause
+    for opener in reversed(OPENERS.values()):
+        try:
+            opener(open_source(model)).run(feeds)
+        except GraphdocError as error:
+            causes.append(error.cause)
+        else:
+            return ""
+    return causes[0]
 
 
 def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
@@ -39,7 +69,7 @@ def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
     Raises ModelError when it is not sound, or no runner loads it although one loads the original.
     """
     _check_sound(source, session.model)
-    runners = _check_loads(source, session.model)
+    runners = _check_loads(source, session.model, every=session.scripted)
     loaded = (
         f"types and shapes agree; {' and '.join(runners)} load it" if runners else "types and shapes agree"
     )
@@ -47,11 +77,14 @@ def check_edited(source: Source, session: Session, *, same: bool) -> Checked:
         return Checked(f"{loaded}; the outputs may differ, as asked for")
     sizes = _sizes(source.model, session)
     if sizes.other:
-        return Checked(f"{loaded}; not run against the original, which takes other sizes")
+        text = f"{loaded}; not run against the original, which takes other sizes"
+        return _or_runs_on_nothing(source, session, Checked(text))
     verifier = Verifier(source, shapes=sizes.fixed or None, opset=session.model.opset_imports.get(""))
     found = verifier.verify(_like_original(source.model, session))
     if not found.agrees:
         return Checked(loaded, found.summary(), found)
+    if not found.runs and not sizes.freed:
+        return _or_runs_on_nothing(source, session, Checked(found.summary(), "", found, doubtful=True))
     slices = _check_slices(source.model, session, sizes.freed) if sizes.freed else ""
     return Checked("; ".join(filter(None, (found.summary(), slices))), "", found)
 
@@ -127,7 +160,7 @@ def _sizes(original: ir.Model, session: Session) -> _Sizes:
     freed: list[tuple[str, int]] = []
     other = False
     for value in original.graph.inputs:
-        old, new = dims_of(value.shape), dims_of(now[str(value.name)].shape)
+        old, new = (_open_ones(dims_of(each.shape)) for each in (value, now[str(value.name)]))
         numbers = tuple(dim for dim in new if isinstance(dim, int))
         if len(numbers) == len(new) and old != new:
             fixed[str(value.name)] = numbers
@@ -136,10 +169,25 @@ def _sizes(original: ir.Model, session: Session) -> _Sizes:
                 other |= isinstance(after, int)
                 freed.append((str(value.name), axis))
             elif isinstance(after, int) and before is None:
-                other |= len(numbers) < len(new)
+                other |= len(numbers) < len(new) and not _fill(fixed, original, str(value.name), new)
             elif isinstance(after, int) and isinstance(before, str) and is_symbol(before):
-                fixed[before] = (after,)
+                fixed.setdefault(before, (after,))
     return _Sizes(fixed, tuple(freed), other)
+
+
+def _open_ones(dims: Sequence[int | str | None]) -> list[int | str | None]:
+    """Return dims with None for those that some exporters write as -1 or a question mark."""
+    return [None if dim == "?" or (isinstance(dim, int) and dim < 0) else dim for dim in dims]
+
+
+def _fill(fixed: dict[str, tuple[int, ...]], original: ir.Model, name: str, dims: Sequence[Any]) -> bool:
+    """Give an input, one of whose nameless dims was fixed, a shape: the open sizes as they are made up."""
+    try:
+        usual = make_inputs(original).feeds[name].shape
+    except (GraphdocError, KeyError):
+        return False
+    fixed[name] = tuple(dim if isinstance(dim, int) else size for dim, size in zip(dims, usual, strict=True))
+    return True
 
 
 def _check_sound(source: Source, model: ir.Model) -> None:
@@ -154,21 +202,26 @@ def _check_sound(source: Source, model: ir.Model) -> None:
         raise
 
 
-def _check_loads(source: Source, model: ir.Model) -> list[str]:
-    """Return who loads the model. Raises ModelError when nobody does, but somebody loads the original."""
+def _check_loads(source: Source, model: ir.Model, *, every: bool = False) -> list[str]:
+    """Return who loads the model.
+
+    every: whoever loads the original must load the result too; else one that does is enough.
+    Raises ModelError when that is not so.
+    """
     titles = {"ort": "ONNX Runtime", "engine": "the engine"}
     loads: list[str] = []
-    failures: list[GraphdocError] = []
+    failures: dict[str, GraphdocError] = {}
     for name, opener in OPENERS.items():
         try:
             opener(open_source(model))
             loads.append(titles[name])
         except GraphdocError as error:
-            failures.append(error)
-    if not loads and any(_loads(opener, source) for opener in OPENERS.values()):
+            failures[name] = error
+    lost = next((name for name in failures if _loads(OPENERS[name], source)), None)
+    if lost is not None and (every or not loads):
         raise ModelError(
-            f"the edited model does not load: {failures[0].cause}",
-            where=failures[0].where,
+            f"the edited model does not load: {failures[lost].cause}",
+            where=failures[lost].where,
             next_step="write it all the same: --no-verify",
         )
     return loads
@@ -226,6 +279,10 @@ def _check_slices(original: ir.Model, session: Session, axes: Sequence[tuple[str
         session.left.append(error.cause)
         return "at twice the size it does not run"
     far = [name for name, value in together.items() if not _close(value, [run[name] for run in alone])]
+    baked = [name for name in far if _close(together[name], [alone[0][name]])]
+    if baked:
+        session.left.append(f"'{baked[0]}' is that of the first slice alone: a size of old is written inside")
+        return "at twice the size it gives the first slice alone"
     if far:
         return (
             f"it runs at twice the size; '{far[0]}' is not what the original gives slice by slice, "
@@ -243,7 +300,7 @@ def _open_axis(model: ir.Model, name: str, axis: int) -> None:
 
 
 def _close(value: Any, parts: Sequence[Any]) -> bool:
-    """Whether a result is one of the parts, or both together along one axis, within rounding."""
+    """Whether a result is all parts together along one axis, or each of them, within rounding."""
     arrays = [np.asarray(part) for part in (value, *parts)]
     found, *rest = arrays
     if found.dtype.kind not in "fiub" or len({part.shape for part in rest}) != 1:
@@ -251,7 +308,12 @@ def _close(value: Any, parts: Sequence[Any]) -> bool:
     if found.ndim != rest[0].ndim:
         return False
     axes = [axis for axis in range(found.ndim) if found.shape[axis] == 2 * rest[0].shape[axis]]
-    wanted = np.concatenate(rest, axis=axes[0]) if axes else rest[0]
+    if axes:
+        return _near(found, np.concatenate(rest, axis=axes[0]))
+    return all(_near(found, part) for part in rest)
+
+
+def _near(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
     if found.shape != wanted.shape:
         return False
     scale = float(np.abs(wanted.astype(np.float64)).max(initial=0.0)) or 1.0

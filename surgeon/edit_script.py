@@ -9,7 +9,11 @@ import onnx
 import onnx_ir as ir
 
 from graphdoc.engine.errors import GraphdocError, ModelError, UsageError
+from graphdoc.surgeon.edit_find import Place, places
 from graphdoc.surgeon.reader import read_model
+from graphdoc.surgeon.rules.base import use_count
+from graphdoc.surgeon.schemas import required_inputs
+from graphdoc.surgeon.validate import validate
 
 FUNCTION = "edit"
 
@@ -20,9 +24,40 @@ def run_script(model: ir.Model, path: Path) -> ir.Model:
     The file is run as it is, with all that Python may do: run only files that you trust.
 
     Raises UsageError when the file is missing, is no Python, has no such function or calls sys.exit();
-    ModelError when it fails, names the line, or returns something else than a model.
+    ModelError when it fails, names the line, or leaves something else than a model that can be written.
     """
-    function = _function(path)
+    model = _changed(_function(path), model, path)
+    for place in places(model):
+        _check_complete(place, model, path)
+    validate(model)
+    return model
+
+
+def _check_complete(place: Place, model: ir.Model, path: Path) -> None:
+    """Raise ModelError for values without a name and nodes without an input that they need."""
+    unnamed = [value for value in (*place.graph.inputs, *place.graph.outputs) if not value.name]
+    used = (value for node in place.graph for value in node.outputs if not value.name)
+    if unnamed or any(use_count(value) for value in used):
+        raise ModelError(
+            f"{path.name} leaves a value of {place.title} without a name",
+            where=str(path),
+            next_step="give each input, each output and what nodes read a name of its own",
+        )
+    for node in place.graph:
+        version = model.opset_imports.get(node.domain, 1)
+        needed = required_inputs(node.domain, node.op_type, version)
+        given = [value is not None for value in node.inputs]
+        lacking = [index for index in needed if index >= len(given) or not given[index]]
+        if lacking:
+            raise ModelError(
+                f"{path.name} leaves {node.op_type} '{node.name or node.outputs[0].name}' "
+                f"without its input {lacking[0]}",
+                where=str(path),
+                next_step="give the node all inputs that its operator needs, or remove it",
+            )
+
+
+def _changed(function: Callable[[ir.Model], Any], model: ir.Model, path: Path) -> ir.Model:
     try:
         found = function(model)
     except GraphdocError:

@@ -71,6 +71,17 @@ def exists(domain: str, name: str) -> bool:
 
 
 @cache
+def required_inputs(domain: str, name: str, version: int) -> tuple[int, ...]:
+    """Return the places of the inputs that may not be left out; none for operators onnx does not know."""
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return ()
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    return tuple(place for place, item in enumerate(schema.inputs) if item.option == single)
+
+
+@cache
 def type_classes(domain: str, name: str, version: int, inputs: int) -> tuple[str, ...]:
     """Return for each of so many inputs the type parameter of the schema ("T"); "" where it names none."""
     try:

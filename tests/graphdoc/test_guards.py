@@ -1,4 +1,4 @@
-"""What files of a user's own, and odd arguments, must not lead to: a wrong model, a silent exit, a traceback."""
+"""A user's own files and odd arguments lead to no wrong model, no silent exit and no traceback."""
 
 import pathlib
 
@@ -82,3 +82,55 @@ def test_a_file_that_leaves_python_is_an_error(
     refused(capsys, "edit", "--script", "s.py", code=2, words="SystemExit")
     with pytest.raises(UsageError, match="SystemExit"):
         load_operators("e.py")
+
+
+SCRIPTS = {
+    "list(m.graph)[0].replace_input_with(0, None)": "without its input 0",
+    "m.graph.inputs[0].name = ''": "without a name",
+    "m.graph.inputs[0].name = None": "without a name",
+    "list(m.graph)[0].outputs[0].name = ''": "without a name",
+    "list(m.graph)[0].outputs[0].name = 'x'": "'x'",
+}
+
+
+@pytest.mark.parametrize("body", SCRIPTS)
+@pytest.mark.parametrize("more", [(), ("--no-verify",)])
+def test_what_a_script_leaves_must_be_a_model(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], body: str, more: tuple[str, ...]
+) -> None:
+    """A file that nobody could load is not written, verified or not."""
+    pathlib.Path("s.py").write_text(f"def edit(m):\n    {body}\n")
+    refused(capsys, "edit", "--script", "s.py", *more, code=3, words=SCRIPTS[body])
+
+
+def test_what_a_script_makes_must_load_where_the_original_does(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody computes an operator that is not there."""
+    pathlib.Path("s.py").write_text("def edit(m):\n    list(m.graph)[0].op_type = 'Nothing'\n")
+    refused(capsys, "edit", "--script", "s.py", code=3, words="Nothing")
+
+
+def test_a_baked_size_is_told_from_a_free_one(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Slice that ends at the old size gives the first slice alone, whatever comes behind it."""
+    text = (
+        """g (float[2,4] x) => (float[2,4] y) <int64[1] a = {0}, int64[1] e = {2}> { y = Slice(x, a, e) }"""
+    )
+    onnx.save(build.text(text), "m.onnx")
+    assert cli.run(["edit", "m.onnx", "-o", "o.onnx", "--free", "x.0=N"]) == 1
+    shown = capsys.readouterr().out
+    assert "'y' is that of the first slice alone" in shown
+    assert "slice by slice" not in shown
+
+
+def test_an_output_that_no_input_sets_may_stay(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same for every slice, it is the same for both together."""
+    text = """g (float[2,4] x) => (float[2,4] y, float[3] z) <float[3] w = {1,2,3}>
+    { y = Relu(x) z = Neg(w) }"""
+    onnx.save(build.text(text), "m.onnx")
+    assert cli.run(["edit", "m.onnx", "-o", "o.onnx", "--free", "x.0=N"]) == 0
+    assert "slice by slice" in capsys.readouterr().out

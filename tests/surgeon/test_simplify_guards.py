@@ -248,7 +248,7 @@ def test_types_of_names_stay() -> None:
 
 
 def _loop(trips: int, *, start: str, going_on: str) -> Any:
-    """Return a loop that doubles x. start: "input" or "no"; going_on: "computed", or handed on."""
+    """Return a loop that doubles x. start: "input", "yes" or "no"; going_on: "computed", or handed on."""
     nodes = [helper.make_node("Add", ["v", "v"], ["v_out"])]
     if going_on == "computed":
         nodes.append(helper.make_node("ReduceMax", ["v_out"], ["most"], keepdims=0))
@@ -263,7 +263,7 @@ def _loop(trips: int, *, start: str, going_on: str) -> Any:
     if start == "input":
         inputs.append(build.value("start", [], TensorProto.BOOL))
     else:
-        weights.append(numpy_helper.from_array(np.array(False), "start"))
+        weights.append(numpy_helper.from_array(np.array(start == "yes"), "start"))
     node = helper.make_node("Loop", ["trips", "start", "x"], ["y"], body=body)
     return build.model([node], inputs=inputs, weights=weights)
 
@@ -278,8 +278,8 @@ def test_loops_that_may_end_early_stay(trips: int) -> None:
         "Loop"
     ]
     if trips > 1:
-        computed = _loop(trips, start="input", going_on="computed")
-        assert check(computed, feeds=feeds, request=("unroll-loops",)).ops == ["Loop"]
+        computed = _loop(trips, start="yes", going_on="computed")
+        assert check(computed, feeds=[{"x": x}], request=("unroll-loops",)).ops == ["Loop"]
 
 
 def test_a_loop_that_never_begins_goes() -> None:

@@ -28,8 +28,8 @@ LIMIT = 1e-4
 class Checked:
     """What was found.
 
-    wrong: the outputs differ from the original's, in words; "" when all is well. doubtful: the outputs must be
-    the original's, and nothing could be run to see.
+    wrong: the outputs differ from the original's, in words; "" when all is well.
+    doubtful: the outputs must be the original's, and nothing could be run to see.
     """
 
     text: str

@@ -33,6 +33,8 @@ def _verdict(result: Edited, style: Style) -> str:
     elif result.left:
         count = len(result.left)
         symbol, word = "▲", f"edited, {count} place{'s' * (count != 1)} not repaired"
+    elif result.doubtful:
+        symbol, word = "▲", "edited, not verified"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
     return f"{style.paint(symbol, mark)}   {style.plain(rest)}"
 

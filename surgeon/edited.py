@@ -12,7 +12,8 @@ class Edited:
     steps: (verb, what was done); a verb of "" belongs to the one before. nodes_before, nodes_after: of all
     graphs.
     checked: how the result was checked, "" when it was not. wrong: how its outputs differ although they must
-    not; then nothing was written. left: what still needs the old sizes.
+    not; then nothing was written. left: what still needs the old sizes. doubtful: the outputs must be the
+    same, and nothing could be run to see.
     """
 
     model: str
@@ -23,6 +24,7 @@ class Edited:
     checked: str = ""
     wrong: str = ""
     left: tuple[str, ...] = ()
+    doubtful: bool = False
 
     def __bool__(self) -> bool:
         return not self.wrong and not self.left

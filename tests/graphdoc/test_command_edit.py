@@ -309,3 +309,62 @@ def test_shapes_in_text(text: str, dims: list[object]) -> None:
     assert editing.parse_dims(text) == dims
     with pytest.raises(UsageError):
         editing.parse_dims("1xx3")
+
+
+def recurrent() -> onnx.ModelProto:
+    """Return an RNN whose initial state is for a batch of 1, whatever its input declares."""
+    rng = np.random.default_rng(0)
+    weights = [
+        build.weight("w", rng.standard_normal((1, 4, 3)).astype(np.float32)),
+        build.weight("r", rng.standard_normal((1, 4, 4)).astype(np.float32)),
+        build.weight("h", np.zeros((1, 1, 4), np.float32)),
+    ]
+    rnn = onnx.helper.make_node("RNN", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=4)
+    shapes = {"inputs": [build.value("x", ["T", "N", 3])], "outputs": [build.value("y", ["T", 1, "N", 4])]}
+    return build.model([rnn], weights=weights, **shapes)
+
+
+def test_a_size_with_which_nothing_runs(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The original runs with a batch of 1; frozen to 2 the model loads and runs on no inputs: exit 1, why."""
+    onnx.save(recurrent(), "r.onnx")
+    assert edit("--freeze", "T=5", "--freeze", "N=1", model="r.onnx") == 0
+    assert "verified:" in capsys.readouterr().out
+    assert edit("--freeze", "T=5", "--freeze", "N=2", model="r.onnx") == 1
+    shown = capsys.readouterr().out
+
+    assert shown.startswith("▲ edited, 1 place not repaired")
+    assert "it runs on no inputs" in shown
+
+
+def test_nothing_could_be_run(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither the original nor the result runs anywhere: written, with a warning in place of a tick."""
+    node = onnx.helper.make_node("Unheard", ["x"], ["y"], domain="acme")
+    proto = build.model([node], inputs=[build.value("x", [2])], outputs=[build.value("y", [2])])
+    proto.opset_import.append(onnx.helper.make_opsetid("acme", 1))
+    onnx.save(proto, "u.onnx")
+
+    assert edit("--rename", "x=image", model="u.onnx") == 0
+    assert capsys.readouterr().out.startswith("▲ edited, not verified")
+    assert edit("--rename", "x=image", "--no-verify", model="u.onnx") == 0
+
+
+@pytest.mark.parametrize("dim", ["?", "", -1])
+def test_dims_without_a_name_are_verified(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], dim: str | int
+) -> None:
+    """A nameless dim that is fixed has no symbol to give the original; the whole shape is given."""
+    proto = build.text(m.CHAIN)
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        first = value.type.tensor_type.shape.dim[0]
+        first.Clear()
+        if isinstance(dim, int):
+            first.dim_value = dim
+        elif dim:
+            first.dim_param = dim
+        value.type.tensor_type.shape.dim[1].Clear()
+    onnx.save(proto, "q.onnx")
+
+    assert edit("--rename", "x=image", "--freeze", "image.1=3", model="q.onnx") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("✓")
+    assert "verified:" in shown

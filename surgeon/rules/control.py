@@ -226,6 +226,8 @@ def unroll(node: ir.Node, body: ir.Graph, count: int, context: Context) -> Edit 
     state: list[ir.Value | None] = list(node.inputs[2:])
     if None in state:
         return Refusal("a value it starts with is left out")
+    if any(value.shape is not None and len(value.shape) for value in body.inputs[:2]):
+        return Refusal("its body takes the number of the trip, or the condition, as a tensor with axes")
     collected: list[list[ir.Value]] = [[] for _ in scans]
     for trip in range(count):
         results = _copy_body(node, body, trip, state, context)

@@ -247,6 +247,8 @@ def _not_inference(node: ir.Node, context: Context) -> Refusal | None:
         return Refusal("it is in training mode")
     if context.opset() < 7 and not context.attribute(node, "is_test", 0):
         return Refusal("it is in training mode")
+    if context.opset() < 14 and any(value.name for value in node.outputs[1:]):
+        return Refusal("it lists more outputs than one, so it is in training mode")
     if not context.attribute(node, "spatial", 1):
         return Refusal("its parameters vary over the image")
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):

@@ -6,6 +6,7 @@ from functools import partial
 import onnx_ir as ir
 
 from graphdoc.compare.verify import Verifier
+from graphdoc.simplifying import check_lists
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.rewriting import RuleLike
 from graphdoc.surgeon.rewriting import rewrite as apply_rules
@@ -30,6 +31,7 @@ def rewrite(
 
     Raises UsageError for rules that cannot be used, ModelError for a model that cannot be read.
     """
+    check_lists(keep=keep)
     source = open_source(model)
     check = None
     if verify:

@@ -44,6 +44,9 @@ def simplify(
     The result is truthy when no rule had to be dropped and the outputs agree.
     Raises UsageError for unknown rules, inputs and sizes; ModelError for a model that cannot be read.
     """
+    check_lists(only=only, skip=skip, request=request, keep=keep, freeze=freeze)
+    if not isinstance(max_growth, int):
+        raise UsageError(f"max_growth is a number of bytes, not {max_growth!r}", next_step="max_growth=2**20")
     source = open_source(model)
     sizes = _sizes(shapes)
     options = Options(
@@ -59,6 +62,13 @@ def simplify(
     )
     check = _verifier(source, sizes, to_opset) if verify else None
     return apply_all(source.model, options, check, fresh=_copies(source, used=verify))
+
+
+def check_lists(**options: Sequence[str]) -> None:
+    """Raise UsageError for a text where a list of texts belongs: it would be taken letter by letter."""
+    for name, given in options.items():
+        if isinstance(given, str):
+            raise UsageError(f"{name} is a list of texts", next_step=f"{name}=[{given!r}]")
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None) -> dict[str, tuple[int, ...]]:

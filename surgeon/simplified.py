@@ -124,7 +124,7 @@ def _finite(number: float) -> float | str:
     return number if number == number and abs(number) != float("inf") else str(number)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Simplified:
     """The result of :func:`graphdoc.simplify`: the edited model and the report. Truthy as the report is."""
 
@@ -133,3 +133,10 @@ class Simplified:
 
     def __bool__(self) -> bool:
         return bool(self.report)
+
+    def __repr__(self) -> str:
+        report = self.report
+        nodes = f"{report.nodes_before} → {report.nodes_after} nodes"
+        dropped = [f"dropped {', '.join(item.rule for item in report.dropped)}"] if report.dropped else []
+        checked = "not verified" if report.verification is None else report.verification.summary()
+        return f"<Simplified: {'; '.join([nodes, *dropped, checked])}>"

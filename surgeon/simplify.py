@@ -9,6 +9,7 @@ the number of nodes, whatever the order of the edits.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -93,6 +94,7 @@ def simplify(
     options = options or Options()
     copy = fresh or partial(detached, model)
     _check_names(options, rules)
+    _check_keep(model, options.keep)
     dropped: list[Dropped] = []
     while True:
         edited, driver = _run(copy(), options, rules)
@@ -118,11 +120,38 @@ def _check_names(options: Options, rules: Sequence[Rule]) -> None:
     known, groups = {item.name for item in offered}, {item.group for item in offered}
     for name in (*options.only, *options.skip, *options.request):
         if name not in known | groups:
+            close = get_close_matches(name, sorted(known | groups), n=3)
             raise UsageError(
                 f"there is no rule '{name}'",
-                where=f"rules: {', '.join(sorted(known))}",
-                next_step="graphdoc simplify --help    or name a group: " + ", ".join(sorted(groups)),
+                where=f"groups of rules: {', '.join(sorted(groups))}",
+                next_step=f"did you mean {' or '.join(map(repr, close))}?" if close else _LIST_OF_RULES,
             )
+
+
+_LIST_OF_RULES = "name a group, or a rule: docs/simplify.md lists them"
+
+
+def _check_keep(model: ir.Model, globs: Iterable[str]) -> None:
+    if not globs:
+        return
+    nodes = [node for root in _roots(model) for node in walk(root)]
+    values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
+    made = [value for node in nodes for value in node.outputs]
+    names = {str(part.name) for part in (*nodes, *values, *made) if part.name}
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            close = get_close_matches(glob, sorted(names), n=3) if len(names) < MANY_NAMES else []
+            raise UsageError(
+                f"no node and no value is called '{glob}'",
+                where="--keep",
+                next_step=f"did you mean {' or '.join(map(repr, close))}?" if close else _LIST_OF_NAMES,
+            )
+
+
+_LIST_OF_NAMES = "graphdoc inspect MODEL --layers lists the names"
+
+MANY_NAMES = 20_000
+"""Names among which no nearest one is looked for any more."""
 
 
 def _named(options: Options) -> set[str]:

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -100,4 +101,27 @@ def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None] |
     try:
         yield show
     finally:
+        bar.stop()
+
+
+@contextmanager
+def busy(title: str) -> Iterator[None]:
+    """Show on a terminal, after a moment, that work goes on of which nobody knows how much is left."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(title), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(title, total=None)
+    later = threading.Timer(QUIET_SECONDS, bar.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield
+    finally:
+        later.cancel()
+        later.join()
         bar.stop()

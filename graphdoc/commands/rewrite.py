@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import ops_option
+from graphdoc.commands.common import busy, ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import check_targets
 
@@ -46,13 +46,14 @@ def command(**options: Any) -> int:
 
     targets = {"-o": options["output"], "--json": options["json_"]}
     check_targets(targets, reads=(options["model"], *options["rules"]))
-    result = rewrite(
-        options["model"],
-        options["rules"],
-        verify=not options["no_verify"],
-        keep=options["keep"],
-        shapes=parse_shapes(options["shapes"]) if options["shapes"] else None,
-    )
+    with busy("rewrite"):
+        result = rewrite(
+            options["model"],
+            options["rules"],
+            verify=not options["no_verify"],
+            keep=options["keep"],
+            shapes=parse_shapes(options["shapes"]) if options["shapes"] else None,
+        )
     if not result.report.differs:
         save(result.model, options["output"])
     if options["json_"]:

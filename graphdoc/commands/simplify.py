@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import ops_option
+from graphdoc.commands.common import busy, ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 from graphdoc.engine.errors import UsageError
@@ -65,19 +65,20 @@ def command(**options: Any) -> int:
     check_targets({"-o": options["output"], "--json": options["json_"]}, reads=(options["model"],))
     source = open_source(options["model"])
     before = source.size
-    result = simplify(
-        source,
-        only=options["only"],
-        skip=options["skip"],
-        request=options["also"],
-        keep=options["keep"],
-        max_growth=growth,
-        shapes=options["shapes"],
-        freeze=options["freeze"],
-        to_opset=options["to_opset"],
-        inline=options["inline"],
-        verify=not options["no_verify"],
-    )
+    with busy("simplify"):
+        result = simplify(
+            source,
+            only=options["only"],
+            skip=options["skip"],
+            request=options["also"],
+            keep=options["keep"],
+            max_growth=growth,
+            shapes=options["shapes"],
+            freeze=options["freeze"],
+            to_opset=options["to_opset"],
+            inline=options["inline"],
+            verify=not options["no_verify"],
+        )
     after = None
     if not result.report.differs:
         save(result.model, options["output"])

@@ -1,7 +1,9 @@
 """``graphdoc simplify`` and ``rewrite``: what is not written, and what is no fault of the edit."""
 
+import io
 import json
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +13,11 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
+import graphdoc
 from graphdoc import cli
+from graphdoc.commands import common
 from graphdoc.compare import verify
+from graphdoc.engine.errors import UsageError
 from graphdoc.engine.ops import custom, table
 from graphdoc.surgeon import simplify as driver
 from graphdoc.surgeon.inspect import inspect_model
@@ -238,3 +243,95 @@ def test_the_limit_that_applies_is_named(folder: pathlib.Path, capsys: pytest.Ca
     assert _run(("simplify",), "--max-growth", "8192", "--only", "fold-constants") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "folding would add 16.4 kB (limit 8.19 kB)" in shown
+
+
+# ---- names that are not there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("--skip", "linearr"), "there is no rule 'linearr'", "did you mean 'linear'"),
+        (("--only", "add-zer"), "there is no rule 'add-zer'", "did you mean 'add-zero'"),
+        (("--skip", "xyzzy"), "there is no rule 'xyzzy'", "docs/simplify.md lists them"),
+        (("--keep", "xyzzy*"), "no node and no value is called 'xyzzy*'", "--layers lists the names"),
+        (("--keep", "layerr"), "no node and no value is called 'layerr'", "did you mean 'layer'"),
+    ],
+)
+def test_names_that_are_not_there(
+    folder: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+    hint: str,
+) -> None:
+    """The nearest ones are offered, in a few lines."""
+    _write("g (float[N,3] x) => (float[N,3] y) { layer = Identity(x) y = Neg(layer) }")
+
+    assert _run(("simplify",), *arguments) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert hint in shown
+    assert len(shown.splitlines()) <= 4
+    assert not pathlib.Path("out.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["x", "w", "inner", "insid*", "y"])
+def test_names_that_can_be_kept(folder: pathlib.Path, name: str) -> None:
+    """Inputs, weights, values, those inside subgraphs, outputs."""
+    _write("""g (float[N,3] x, bool c) => (float[N,3] y) <float[3] w = {1, 2, 3}> {
+    inner = Add(x, w)
+    y = If(c) <then_branch = t () => (float[N,3] p) { inside = Neg(inner) p = Abs(inside) },
+               else_branch = e () => (float[N,3] q) { q = Exp(inner) }> }""")
+
+    assert _run(("simplify",), "--keep", name, "--no-verify") == 0
+
+
+# ---- in Python
+
+
+@pytest.mark.parametrize("name", ["only", "skip", "request", "keep", "freeze"])
+def test_a_text_is_no_list_of_texts(folder: pathlib.Path, name: str) -> None:
+    """It would be read letter by letter."""
+    _write(CHAIN)
+    arguments: dict[str, Any] = {name: "linear"}
+
+    with pytest.raises(UsageError, match=f"{name} is a list of texts") as refusal:
+        graphdoc.simplify("m.onnx", **arguments)
+    assert refusal.value.next_step == f"{name}=['linear']"
+
+
+def test_growth_is_a_number(folder: pathlib.Path) -> None:
+    """Only the command line reads units."""
+    _write(CHAIN)
+    growth: Any = "1MiB"
+
+    with pytest.raises(UsageError, match="max_growth is a number of bytes, not '1MiB'"):
+        graphdoc.simplify("m.onnx", max_growth=growth)
+
+
+def test_a_result_is_shown_in_a_line(folder: pathlib.Path) -> None:
+    """Not as the whole model."""
+    _write(CHAIN)
+
+    assert repr(graphdoc.simplify("m.onnx", verify=False)) == "<Simplified: 3 → 1 nodes; not verified>"
+    assert "nodes; verified: " in repr(graphdoc.simplify("m.onnx"))
+
+
+# ---- on a terminal
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, True), (0.0, False)])
+def test_long_work_is_shown_on_a_terminal(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seconds: float, shown: bool
+) -> None:
+    """After a moment only, and on stderr."""
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", written)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(common, "QUIET_SECONDS", 0.1)
+
+    with common.busy("simplify"):
+        time.sleep(seconds)
+    assert ("simplify" in written.getvalue()) == shown

@@ -73,6 +73,11 @@ def _list(text: str, known: Callable[[str], bool]) -> list[str]:
     return [name for name in [*names, pending.strip()] if name]
 
 
+def _fed(model: ir.Model) -> list[str]:
+    """Return the inputs that must be fed: models of IR version 3 list their weights as inputs too."""
+    return [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+
+
 def _extract(session: Session, text: str) -> Lines:
     index = Index(session.model)
     known = index.has_value
@@ -90,7 +95,7 @@ def _extract(session: Session, text: str) -> Lines:
     session.model = edit.extract(session.model, inputs or None, outputs or None)
     after = sum(1 for _ in session.model.graph)
     ends = ", ".join(str(v.name) for v in session.model.graph.outputs)
-    starts = ", ".join(str(v.name) for v in session.model.graph.inputs)
+    starts = ", ".join(_fed(session.model))
     return [f"{starts or 'nothing'} → {ends}: {after} of {before} nodes"]
 
 
@@ -137,7 +142,8 @@ def _order(kind: str) -> Callable[[Session, str], Lines]:
         edit.reorder(session.model, **{kind: _list(text, Index(session.model).has_value)})
         values = list(getattr(session.model.graph, kind))
         setattr(session, kind, [before.get(value, str(value.name)) for value in values])
-        return [", ".join(str(value.name) for value in values)]
+        shown = _fed(session.model) if kind == "inputs" else [str(value.name) for value in values]
+        return [", ".join(shown)]
 
     return apply
 

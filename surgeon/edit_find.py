@@ -168,10 +168,26 @@ class Index:
 
 def unknown(kind: str, name: str, names: Iterable[str], option: str = "", look: str = LOOK) -> UsageError:
     """Return the error for a name that nothing has; the nearest names are offered."""
-    known = list(names)
-    close = get_close_matches(name, known, n=3, cutoff=0.6) if 0 < len(known) <= _MANY else []
+    close = nearest(name, list(names))
     hint = f"; nearest: {', '.join(repr(each) for each in close)}" if close else ""
     return UsageError(f"no {kind} is named '{name}'{hint}", where=option or None, next_step=look)
+
+
+def nearest(name: str, known: list[str], count: int = 3) -> list[str]:
+    """Return names like one that nothing has: those that hold it, shortest first, and similar ones.
+
+    Exporters put long ways before names, so that a name typed short lies far from all by its letters. Where
+    nothing is alike, those that start with the same part of the way are offered.
+    """
+    if not known or len(known) > _MANY:
+        return []
+    part = name.lower().strip("/")
+    holding = [each for each in known if part and part in each.lower()]
+    alike = get_close_matches(name, known, n=count, cutoff=0.6)
+    if not holding and not alike:
+        beside = [each for each in known if "/" in name and each.startswith(name.partition("/")[0] + "/")]
+        alike = get_close_matches(name, beside, n=count, cutoff=0.3)
+    return list(dict.fromkeys([*sorted(holding, key=lambda each: (len(each), each)), *alike]))[:count]
 
 
 def _by_name(rows: Iterable[tuple[tuple[str, str], T]]) -> dict[str, list[T]]:

@@ -84,7 +84,7 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
     if not any(found is each for each in model.graph.inputs):
         raise UsageError(
             f"'{found.name}' is no input; the shapes of other values follow from those of the inputs",
-            where=f"inputs: {', '.join(str(v.name) for v in model.graph.inputs)}",
+            where=f"inputs: {', '.join(str(v.name) for v in model.graph.inputs if not v.is_initializer())}",
             next_step="name an input",
         )
     if found.is_initializer():

@@ -1,9 +1,12 @@
 """``graphdoc edit``."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 
@@ -76,10 +79,17 @@ def _with_verbs(function: Any) -> Any:
     return function
 
 
+def _data_file(options: Mapping[str, Any]) -> list[str]:
+    """Return where --external puts all weights together, which --json must leave alone."""
+    places = [place for place in options["external"] if place and not place.endswith("/")]
+    return [str(Path(options["out"]).parent / place) for place in places]
+
+
 @click.command("edit", cls=_InOrder)
 @click.argument("model", type=click.Path())
 @click.option("-o", "--out", metavar="OUT", required=True, help="Where the result goes.")
 @_with_verbs
+@ops_option
 @click.option("--no-verify", is_flag=True, help="Do not check the result by running or loading it.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write what was done as JSON; - is stdout.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
@@ -94,7 +104,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     Exit codes: 0 written, 1 the outputs differ where they must not (nothing is written) or something could
     not be repaired, 2 an edit cannot be done, 3 the model, or what would become of it, is not sound.
 
-    \\b
+    \b
       graphdoc edit m.onnx -o part.onnx --extract conv1_out:pool5
       graphdoc edit m.onnx -o n.onnx --free x.0=N --rename x=image
       graphdoc edit m.onnx -o n.onnx --insert 'clipped = Clip(logits, -10.0, 10.0)' --output clipped
@@ -104,7 +114,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     edits = ctx.meta["graphdoc.edits"]
     reads = [text.partition(":")[0] for verb, text in edits if verb in ("merge", "chain", "script")]
-    check_targets({"-o": options["out"], "--json": options["json_"]}, reads=reads)
+    check_targets({"-o": options["out"], "--json": options["json_"]}, reads=[*reads, *_data_file(options)])
     result = run(options["model"], options["out"], edits, verify=not options["no_verify"])
     if options["json_"]:
         write_or_print(edit_json(result), options["json_"])

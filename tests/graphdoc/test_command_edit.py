@@ -368,3 +368,73 @@ def test_dims_without_a_name_are_verified(
     shown = capsys.readouterr().out
     assert shown.startswith("✓")
     assert "verified:" in shown
+
+
+def test_weights_that_an_old_model_lists_as_inputs(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IR version 3: the part starts at the input that is fed; its weights are not shown beside it."""
+    proto = build.text(m.CHAIN)
+    proto.ir_version = 3
+    proto.graph.input.append(build.value("w", [3]))
+    onnx.save(proto, "old.onnx")
+
+    assert edit("--extract", ":b", "--order-inputs", "x", model="old.onnx") == 0
+    shown = capsys.readouterr().out
+    assert "x → b: 2 of 4 nodes" in shown
+    assert "order-inputs  x\n" in shown
+    assert [value.name for value in onnx.load("o.onnx").graph.input] == ["x", "w"]
+
+
+def test_operators_of_ones_own(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --ops the engine runs what it does not know, so the edit is verified."""
+    node = onnx.helper.make_node("Triple", ["x"], ["y"], domain="edit.test")
+    proto = build.model([node], inputs=[build.value("x", [2])], outputs=[build.value("y", [2])])
+    proto.opset_import.append(onnx.helper.make_opsetid("edit.test", 1))
+    onnx.save(proto, "t.onnx")
+    text = (
+        "from graphdoc.engine.ops.table import op\n\n\n"
+        "@op('Triple', 1, domain='edit.test')\ndef triple(call, x):\n    return x * 3\n"
+    )
+    pathlib.Path("ops.py").write_text(text)
+
+    assert edit("--rename", "y=z", "--ops", "ops.py", model="t.onnx") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("✓")
+    assert "through engine" in shown
+
+
+def test_help_keeps_the_examples_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """One a line, and no sign of how that is written."""
+    assert cli.run(["edit", "--help"]) == 0
+    shown = capsys.readouterr().out
+
+    assert "\\b" not in shown
+    assert "\n    graphdoc edit m.onnx -o part.onnx --extract conv1_out:pool5\n" in shown
+
+
+def test_findings_do_not_replace_the_weights(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--json under the name of the data file."""
+    assert edit("--sort", "--external", "w.data", "--json", "w.data") == 2
+    assert "cannot both be" in capsys.readouterr().err
+    assert not pathlib.Path("w.data").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("RELU", "way/block_1/Relu:0"), ("way/clip", "way/block_1/Relu:0")]
+)
+def test_names_typed_short(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], wrong: str, near: str
+) -> None:
+    """The nearest names hold what was typed, or start the same way."""
+    proto = build.text(m.CHAIN)
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = "way/block_1/Relu:0" if name == "b" else name
+    onnx.save(proto, "n.onnx")
+
+    assert edit("--output", wrong, model="n.onnx") == 2
+    assert f"nearest: '{near}'" in capsys.readouterr().err

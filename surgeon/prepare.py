@@ -7,13 +7,16 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import dim_of
+from graphdoc.engine.ops.table import canonical_domain
+from graphdoc.surgeon.edit_find import subgraphs
+from graphdoc.surgeon.schemas import exists
 
 DEFAULTS_OVERRIDABLE = 4
 """The ONNX IR version from which on initializers need not be inputs, and those that are can be overridden."""
 
 
-def prepare(model: ir.Model, options: Any) -> None:
-    """Ready a model for editing, in place.
+def prepare(model: ir.Model, options: Any) -> dict[ir.Node, str]:
+    """Ready a model for editing, in place; return the calls that inlining was asked for and left, and why.
 
     1. Files before IR version 4 list weights as inputs although they are constants: they become version 4.
     2. Inputs get the shapes asked for, frozen inputs lose their place among the inputs.
@@ -31,10 +34,7 @@ def prepare(model: ir.Model, options: Any) -> None:
     for glob in options.freeze:
         if not _drop_defaults(model.graph, (glob,)):
             raise _nothing_to_freeze(model.graph, glob)
-    if options.inline and model.functions:
-        from onnx_ir.passes.common import InlinePass
-
-        InlinePass()(model)
+    calls = inline_functions(model) if options.inline and model.functions else {}
     if options.to_opset is not None:
         from graphdoc.surgeon.edit_opset import convert_opset
 
@@ -43,6 +43,43 @@ def prepare(model: ir.Model, options: Any) -> None:
         unique_node_names(graph)
     for function in model.functions.values():
         unique_node_names(function.graph)
+    return calls
+
+
+def inline_functions(model: ir.Model) -> dict[ir.Node, str]:
+    """Replace calls of the model's functions by their bodies; return the calls left, and why."""
+    from onnx_ir.passes.common import InlinePass
+
+    left = _not_inlined(model)
+    InlinePass(criteria=lambda function: function.identifier() not in left)(model)
+    nodes = (node for graph in _graphs(model) for node in graph)
+    return {node: left[node.op_identifier()] for node in nodes if node.op_identifier() in left}
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    inner = (graph for function in model.functions.values() for graph in function.subgraphs())
+    return [*model.graphs(), *(function.graph for function in model.functions.values()), *inner]
+
+
+def _not_inlined(model: ir.Model) -> dict[Any, str]:
+    """Return the functions whose bodies cannot stand in for their calls, and why."""
+    imports = {canonical_domain(domain): version for domain, version in model.opset_imports.items()}
+    left: dict[Any, str] = {}
+    for key, function in model.functions.items():
+        if exists(canonical_domain(function.domain), function.name):
+            left[key] = "an operator has its name: the runtime decides which of the two is meant"
+        for domain, version in function.opset_imports.items():
+            known = imports.setdefault(canonical_domain(domain), version)
+            if known != version:
+                name = domain or "ai.onnx"
+                left[key] = f"its body is written in {name} {version}, and the model in {name} {known}"
+    for node in (node for graph in _graphs(model) for node in graph):
+        called = model.functions.get(node.op_identifier())
+        if called is not None and any(True for _ in subgraphs(node)):
+            left[called.identifier()] = "a call passes a graph"
+        elif called is not None and len(node.inputs) > len(called.inputs):
+            left[called.identifier()] = "a call passes more inputs than it takes"
+    return left
 
 
 def _drop_defaults(graph: ir.Graph, globs: tuple[str, ...]) -> int:
@@ -92,8 +129,8 @@ def set_shapes(model: ir.Model, shapes: dict[str, tuple[Any, ...]]) -> None:
     Raises UsageError for unknown names, other ranks, and sizes that the model or another input contradicts.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
-    dims = (dim_of(dim) for value in inputs.values() for dim in value.shape or ())
-    symbols = {dim for dim in dims if isinstance(dim, str)}
+    declared = (dim_of(dim) for value in inputs.values() for dim in value.shape or ())
+    symbols = {dim for dim in declared if isinstance(dim, str)}
     sizes: dict[str, int] = {}
     for name, dims in shapes.items():
         if name in inputs:

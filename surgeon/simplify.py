@@ -136,8 +136,8 @@ def _check_keep(model: ir.Model, globs: Iterable[str]) -> None:
         return
     nodes = [node for root in _roots(model) for node in walk(root)]
     values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
-    made = [value for node in nodes for value in node.outputs]
-    names = {str(part.name) for part in (*nodes, *values, *made) if part.name}
+    values += [value for node in nodes for value in node.outputs]
+    names = {str(value.name) for value in values} | {str(node.name) for node in nodes}
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in names):
             close = get_close_matches(glob, sorted(names), n=3) if len(names) < MANY_NAMES else []
@@ -223,7 +223,8 @@ class _Driver:
 
     def run(self) -> None:
         """Work until nothing changes, or the limit of edits is reached."""
-        prepare(self.model, self.options)
+        calls = prepare(self.model, self.options)
+        self.refused |= {(node, "inline"): reason for node, reason in calls.items()}
         self.context = Context(self.model, Facts(self.model), self.options, _kept(self.options.keep))
         for _ in range(MAX_SWEEPS):
             before = len(self.done)

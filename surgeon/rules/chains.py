@@ -221,6 +221,8 @@ def slice_slice(node: ir.Node, context: Context) -> Edit | Refusal | None:
         if both is None:
             return Refusal(f"both cut axis {axis}, whose size is not known")
         merged[axis] = both
+    if not merged:
+        return None  # neither cuts anything
     _put_slice(node, first.inputs[0], merged, context)
     return Edit("made the two one")
 

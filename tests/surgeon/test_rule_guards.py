@@ -5,8 +5,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from graphdoc.surgeon.model import load
+from graphdoc.surgeon.simplify import Options, simplify
 from tests.surgeon import build
-from tests.surgeon.simplify_check import check
+from tests.surgeon.simplify_check import check, parse
 
 
 @pytest.mark.parametrize(("opset", "ir_version"), [(1, 4), (6, 4), (7, 4), (9, 4)])
@@ -69,3 +71,38 @@ def test_a_loop_whose_body_numbers_trips_by_a_tensor_stays(trips: int) -> None:
     assert check(_counting(trips, [1], []), feeds=feeds, request=("unroll-loops",)).ops == ["Loop"]
     unrolled = check(_counting(trips, [], []), feeds=feeds, request=("unroll-loops",))
     assert "Loop" not in unrolled.ops
+
+
+def test_slices_that_cut_nothing_are_no_fault() -> None:
+    """Both lists of bounds are empty."""
+    proto = build.model(
+        [
+            helper.make_node("Slice", ["x", "s", "s"], ["t"]),
+            helper.make_node("Slice", ["t", "s", "s"], ["y"]),
+        ],
+        weights=[build.weight("s", np.array([], np.int64))],
+    )
+    assert check(proto, skip=("identity",)).ops == ["Slice", "Slice"]
+
+
+CALL = """g (float[2,3,4] x) => (float[2,3,4] y) { y = loc.f(x) }
+<domain: "loc", opset_import: ["" : %d]> f (a) => (r) { r = Softmax<axis=1>(a) }"""
+
+SHADOW = """g (float[4] x) => (float[4] y) { y = Relu(x) }
+<domain: "", opset_import: ["" : 18]> Relu (a) => (r) { r = Neg(a) }"""
+
+
+def test_functions_of_another_opset_are_not_inlined() -> None:
+    """Softmax of opset 12 means another thing than that of 18; the reason is kept."""
+    other = simplify(load(parse(CALL % 12, extra=', "loc" : 1')), Options(inline=True))
+    assert [node.op_type for node in other.model.graph] == ["f"]
+    [kept] = other.report.kept
+    assert kept.reason == "its body is written in ai.onnx 12, and the model in ai.onnx 18"
+    assert check(parse(CALL % 18, extra=', "loc" : 1'), inline=True).ops == ["Softmax"]
+
+
+def test_a_function_named_like_an_operator_is_not_inlined() -> None:
+    """The specification lets the runtime choose; ONNX Runtime takes the operator."""
+    result = check(parse(SHADOW), feeds=[{"x": np.array([-1, 2, -3, 4], np.float32)}], inline=True)
+    assert result.ops == ["Relu"]
+    assert "an operator has its name" in result.reasons("inline")[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from graphdoc.engine.scope import MAIN
 from graphdoc.surgeon.align import align, align_functions
 from graphdoc.surgeon.alignment import Alignment, Alone, NodePair
+from graphdoc.surgeon.diff_strict import OVERRIDABLE_IR, mismatches
 from graphdoc.surgeon.diff_weights import WeightChange, alone, compare_weights, is_constant
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
@@ -19,6 +21,9 @@ from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.types import ValueType, value_type
 
 SCHEMA = "graphdoc.diff/1"
+
+LISTED = 20
+"""Differences at most that the strict walk adds."""
 
 UNSURE = 0.7
 """Pairs of nodes below this confidence are counted as unsure."""
@@ -35,7 +40,9 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceChange:
-    """An input or output. kind: added, removed, renamed, type, shape or order; a, b: in words."""
+    """An input or output. kind: added, removed, renamed, type, shape, default, source (another node makes
+    it) or order; a, b: in words.
+    """
 
     kind: str
     role: str
@@ -117,15 +124,19 @@ def diff_models(a: Loadable | Source, b: Loadable | Source) -> ModelDiff:
     for name, function in left.functions.items():
         parts.append(_Part(align_functions(function, right.functions[name]), f"{function.name}/"))
     nodes = [change for part in parts for change in part.changes()]
+    fields = list(_fields(first.proto, second.proto))
+    interface = list(_interface(first.proto, second.proto))
     pairs = [pair for part in parts for pair in part.alignment.nodes]
     weights = [change for part in parts for change in part.weights()]
     paired_weights = sum(len(part.alignment.weights) for part in parts)
+    if not (nodes or weights or fields or interface):
+        _last_word(left, right, nodes, fields, interface)
     differing = {change.a for change in nodes if change.a and change.b}
     return ModelDiff(
         a=_head(first, left),
         b=_head(second, right),
-        fields=tuple(_fields(first.proto, second.proto)),
-        interface=tuple(_interface(first.proto.graph, second.proto.graph)),
+        fields=tuple(fields),
+        interface=tuple(interface),
         nodes=tuple(nodes),
         weights=tuple(sorted(weights, key=_rank)),
         same_nodes=len(pairs) - len(differing),
@@ -161,6 +172,26 @@ def _head(source: Source, model: ir.Model) -> Head:
     )
 
 
+def _last_word(
+    a: ir.Model,
+    b: ir.Model,
+    nodes: list[NodeChange],
+    fields: list[FieldChange],
+    interface: list[InterfaceChange],
+) -> None:
+    """Add what a strict walk of two models finds that seem the same; what follows from that is left out."""
+    found = list(islice(mismatches(a, b), LISTED))
+    causes = [row for row in found if row.kind != "unused"] or found
+    for row in causes:
+        if row.a is not None and row.b is not None:
+            names = f"{row.way}{_called(row.a)}", f"{row.way}{_called(row.b)}"
+            nodes.append(NodeChange(row.kind, _op(row.a), names[0], _op(row.b), names[1], row.details))
+        elif row.kind == "output":
+            interface.append(InterfaceChange("source", "output", row.name, *row.details[:2]))
+        else:
+            fields.append(FieldChange(f"{row.kind} {row.name}".removeprefix("unused "), *row.details[:2]))
+
+
 # The model as a whole
 
 
@@ -190,14 +221,26 @@ def _field(name: str, a: str, b: str) -> Iterator[FieldChange]:
         yield FieldChange(name, a, b)
 
 
-def _interface(a: onnx.GraphProto, b: onnx.GraphProto) -> Iterator[InterfaceChange]:
+def _interface(a: onnx.ModelProto, b: onnx.ModelProto) -> Iterator[InterfaceChange]:
     for role in ("input", "output"):
         yield from _ports(role, _declared(a, role), _declared(b, role))
+    left, right = _held(a), _held(b)
+    for name in _declared(a, "input"):
+        if (name in left) != (name in right):
+            words = ["may be left out" if name in held else "must be given" for held in (left, right)]
+            yield InterfaceChange("default", "input", name, *words)
 
 
-def _declared(graph: onnx.GraphProto, role: str) -> dict[str, ValueType]:
-    held = {tensor.name for tensor in graph.initializer} if role == "input" else set()
-    return {info.name: value_type(info.type) for info in getattr(graph, role) if info.name not in held}
+def _declared(model: onnx.ModelProto, role: str) -> dict[str, ValueType]:
+    """Return name → type; weights count as inputs where a caller may give others in their place."""
+    hidden = _held(model) if role == "input" and model.ir_version < OVERRIDABLE_IR else frozenset()
+    ports = getattr(model.graph, role)
+    return {info.name: value_type(info.type) for info in ports if info.name not in hidden}
+
+
+def _held(model: onnx.ModelProto) -> frozenset[str]:
+    sparse = (tensor.values.name for tensor in model.graph.sparse_initializer)
+    return frozenset((*(tensor.name for tensor in model.graph.initializer), *sparse))
 
 
 def _ports(role: str, a: dict[str, ValueType], b: dict[str, ValueType]) -> Iterator[InterfaceChange]:

@@ -1,5 +1,6 @@
 """How far the weights of two models lie apart. Read in bounded pieces."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def tensor_of(value: ir.Value) -> ir.TensorProtocol | None:
     if value.const_value is not None:
         return value.const_value
     node = value.producer()
-    if node is None or node.op_type != "Constant":
+    if node is None or node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     found = (constant_tensor(attribute) for attribute in node.attributes.values() if not attribute.is_ref())
     return next((tensor for tensor in found if tensor is not None), None)
@@ -103,6 +104,22 @@ def _equal(first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
     if left.dtype == object or right.dtype == object:
         return bool(left.tolist() == right.tolist())
     return all(np.array_equal(p.view(np.uint8), q.view(np.uint8)) for p, q in _pieces(left, right))
+
+
+def same_content(first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
+    """Whether two tensors have equal dtype, shape and bytes. Raises ModelError for data that is not there."""
+    return first.dtype == second.dtype and _shape(first) == _shape(second) and _equal(first, second)
+
+
+def content(tensor: ir.TensorProtocol) -> tuple[int, tuple[int, ...], bytes]:
+    """Return dtype, shape and a digest of the bytes. Raises ModelError for data that is not there."""
+    array, digest = tensor.numpy(), hashlib.blake2b(digest_size=16)
+    if array.dtype == object:
+        digest.update(repr(array.tolist()).encode())
+    else:
+        for piece, _ in _pieces(array, array):
+            digest.update(piece.view(np.uint8).data)
+    return int(tensor.dtype), _shape(tensor), digest.digest()
 
 
 def _pieces(left: Array, right: Array) -> Iterator[tuple[Array, Array]]:

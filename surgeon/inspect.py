@@ -300,7 +300,9 @@ def _remarks(
     if largest[1]:
         yield f"{largest[1]} reaches {_scientific(largest[0])}; fp16 ends at 65 504"
     spoilt = [row.name for row in rows if row.nan or row.inf]
-    if spoilt:
+    if len(spoilt) == 1:
+        yield f"1 weight holds NaN or Inf: {spoilt[0]}"
+    elif spoilt:
         yield f"{len(spoilt)} weights hold NaN or Inf, the first is {spoilt[0]}"
 
 

@@ -137,7 +137,7 @@ def _check_keep(model: ir.Model, globs: Iterable[str]) -> None:
     nodes = [node for root in _roots(model) for node in walk(root)]
     values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
     values += [value for node in nodes for value in node.outputs]
-    names = {str(value.name) for value in values} | {str(node.name) for node in nodes}
+    names = {value.name for value in values if value.name} | {node.name for node in nodes if node.name}
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in names):
             close = get_close_matches(glob, sorted(names), n=3) if len(names) < MANY_NAMES else []

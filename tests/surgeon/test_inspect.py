@@ -229,6 +229,14 @@ def _tensor(values: list[float]) -> object:
     return ir.Tensor(np.array(values, np.float32))
 
 
+def test_remarks_count_weights_that_hold_nan() -> None:
+    """One is told in the singular."""
+    proto = build.add(np.array([3, np.nan], np.float32))
+    assert inspect_model(proto, weights=True).remarks == ("1 weight holds NaN or Inf: w",)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([np.inf], np.float32), "v"))
+    assert "2 weights hold NaN or Inf, the first is w" in inspect_model(proto, weights=True).remarks
+
+
 def test_remarks_name_the_largest_weight() -> None:
     """The overview names the weight that fp16 cannot hold; strings and complex numbers are passed over."""
     proto = build.add([1, 9.8e7])

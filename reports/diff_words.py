@@ -1,5 +1,6 @@
 """ModelDiff in words that every form repeats."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -26,6 +27,9 @@ TITLES = {
 
 NAMED = 4
 """Operators that are named in a sentence."""
+
+FROM_NOTHING = 10.0
+"""Change of a weight, in norms of what it was, past which that was next to 0: no figure for a headline."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -116,12 +120,22 @@ def _operators(rows: Sequence[NodeChange]) -> str:
 def _weights(changes: Sequence[WeightChange]) -> str:
     measured = [change for change in changes if change.relative is not None]
     parts = [_weights_tally(changes)]
+    small = [change for change in measured if _from_nothing(change)]
+    measured = [change for change in measured if change not in small]
+    if small:
+        verb = "was" if len(small) == 1 else "were"
+        parts.append(f"{len(small)} {verb} next to 0 before, as {small[0].b or small[0].a}")
     if measured:
         worst = measured[0]
         parts.append(
             f"the largest change is {words.number(worst.relative)} of the norm, in {worst.b or worst.a}"
         )
     return "; ".join(parts)
+
+
+def _from_nothing(change: WeightChange) -> bool:
+    """Whether a weight was next to 0 before; where NaN or Inf differ, nothing is known of that."""
+    return (change.relative or 0.0) > FROM_NOTHING and math.isfinite(change.largest or 0.0)
 
 
 def _weights_tally(changes: Sequence[WeightChange]) -> str:

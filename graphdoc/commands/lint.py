@@ -1,6 +1,7 @@
 """``graphdoc lint``."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -48,7 +49,7 @@ def command(**options: Any) -> int:
     written, text = True, ""
     if options["fix"]:
         found, verification, written = mend(options["model"], options["out"], verify=not options["no_verify"])
-        report = found.after if written else found.before
+        report = replace(found.after, name=Path(options["out"]).name) if written else found.before
         text = mended_lines(found, verification, written=written, **settings)
     else:
         report = lint_model(options["model"])

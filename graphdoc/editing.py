@@ -470,6 +470,21 @@ VERBS: Mapping[str, Verb] = {
 }
 
 
+_PATHS = frozenset({"script", "merge", "chain", "to-initializer", "set-initializer"})
+"""Options that take paths, which may hold any bytes; all other texts end in the model."""
+
+
+def _check_text(verb: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"'{text}' is no UTF-8, and ONNX models hold nothing else",
+            where=f"--{verb}",
+            next_step="write it in UTF-8",
+        ) from error
+
+
 def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Apply edits in order; return (verb, what was done), a row for each line.
 
@@ -477,6 +492,8 @@ def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str,
     """
     rows: list[tuple[str, str]] = []
     for verb, text in edits:
+        if verb not in _PATHS:
+            _check_text(verb, text)
         if VERBS[verb].reads:
             refuse_stripped(session.model, f"--{verb}")
         first, *rest = VERBS[verb].apply(session, text)

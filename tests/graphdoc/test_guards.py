@@ -134,3 +134,27 @@ def test_an_output_that_no_input_sets_may_stay(
     onnx.save(build.text(text), "m.onnx")
     assert cli.run(["edit", "m.onnx", "-o", "o.onnx", "--free", "x.0=N"]) == 0
     assert "slice by slice" in capsys.readouterr().out
+
+
+BRANCH = """g (float[4] x, bool c) => (float[4] y) {
+  [choose] y = If (c) <
+    then_branch = yes () => (float[4] r) { r = Neg(x) },
+    else_branch = no () => (float[4] s) { s = Exp(x) }
+  >
+}"""
+
+ODD = {
+    "--set-attr": ("choose:then_branch=3", 3, "it needs GRAPH"),
+    "--meta": ("a=\udcff", 2, "no UTF-8"),
+    "--rename": ("x=\udcff", 2, "no UTF-8"),
+    "--prefix": ("\udcff", 2, "no UTF-8"),
+    "--external": ("\udcff.data", 2, "no UTF-8"),
+}
+
+
+@pytest.mark.parametrize("option", ODD)
+def test_odd_arguments(folder: pathlib.Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    """What no model can hold is refused where it is given (the shell's byte 255 arrives as U+DCFF)."""
+    onnx.save(build.text(BRANCH), "m.onnx")
+    text, code, words = ODD[option]
+    refused(capsys, "edit", option, text, code=code, words=words)

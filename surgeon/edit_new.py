@@ -138,19 +138,24 @@ _CASTS: dict[ir.AttributeType, Callable[[Any], Any]] = {
 }
 
 
-_NO_TEXT = {
-    ir.AttributeType.GRAPH: ir.Graph,
-    ir.AttributeType.GRAPHS: list,
-    ir.AttributeType.SPARSE_TENSOR: ir.SparseTensor,
-    ir.AttributeType.TYPE_PROTO: ir.TypeAndShape,
-}
+_NO_NUMBERS = frozenset(
+    {
+        ir.AttributeType.GRAPH,
+        ir.AttributeType.GRAPHS,
+        ir.AttributeType.SPARSE_TENSOR,
+        ir.AttributeType.SPARSE_TENSORS,
+        ir.AttributeType.TYPE_PROTO,
+        ir.AttributeType.TYPE_PROTOS,
+    }
+)
 """Attributes that hold what no number or text stands for."""
 
 
 def _plain(value: Any, kind: ir.AttributeType | None) -> Any:
     if kind in _CASTS:
         return _CASTS[kind](value)
-    if kind in _NO_TEXT and not isinstance(value, _NO_TEXT[kind]):
+    items = value if isinstance(value, list | tuple) else [value]
+    if kind in _NO_NUMBERS and any(isinstance(item, str | int | float | np.generic) for item in items):
         raise TypeError(value)
     if isinstance(value, np.ndarray) or kind == ir.AttributeType.TENSOR:
         return value if isinstance(value, ir.TensorProtocol) else new_tensor(value)

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import check_targets
 from graphdoc.engine.errors import UsageError
@@ -18,6 +19,7 @@ _DECLARED = frozenset({"negative-dim", "shape-contradicts", "type-contradicts"})
 @click.argument("model", type=click.Path())
 @click.option("--fix", is_flag=True, help="Mend what can be mended without changing results; needs -o.")
 @click.option("-o", "out", metavar="OUT", help="The mended model.")
+@ops_option
 @click.option("--no-verify", is_flag=True, help="Do not run the mended model against the original.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write all findings as JSON; - is stdout.")
 @click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")

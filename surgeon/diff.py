@@ -1,8 +1,7 @@
 """What changed between two models: versions, interface, nodes, weights. Names inside need not agree."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -12,7 +11,7 @@ import onnx_ir as ir
 from graphdoc.engine.scope import MAIN
 from graphdoc.surgeon.align import align, align_functions
 from graphdoc.surgeon.alignment import Alignment, Alone, NodePair
-from graphdoc.surgeon.diff_strict import OVERRIDABLE_IR, mismatches
+from graphdoc.surgeon.diff_strict import OVERRIDABLE_IR, Walked, walk
 from graphdoc.surgeon.diff_weights import WeightChange, alone, compare_weights, is_constant
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
@@ -21,9 +20,6 @@ from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.types import ValueType, value_type
 
 SCHEMA = "graphdoc.diff/1"
-
-LISTED = 20
-"""Differences at most that the strict walk adds."""
 
 UNSURE = 0.7
 """Pairs of nodes below this confidence are counted as unsure."""
@@ -120,30 +116,61 @@ def diff_models(a: Loadable | Source, b: Loadable | Source) -> ModelDiff:
     inlined = set(left.functions) != set(right.functions)
     if inlined:
         left, right = _inlined(first), _inlined(second)
-    parts = [_Part(align(left, right), MAIN)]
-    for name, function in left.functions.items():
-        parts.append(_Part(align_functions(function, right.functions[name]), f"{function.name}/"))
-    nodes = [change for part in parts for change in part.changes()]
-    fields = list(_fields(first.proto, second.proto))
+    walked = walk(left, right)
+    fields = [*_fields(first.proto, second.proto), *_functions(first.model, second.model)]
     interface = list(_interface(first.proto, second.proto))
+    heads = _head(first, left), _head(second, right)
+    if walked.found:
+        inner = _aligned(left, right)
+        if not (inner.nodes or inner.weights or fields or interface):
+            _last_word(walked, inner, fields, interface)
+    else:
+        renamed = sum(_name(n) != _name(m) for n, m in walked.nodes)
+        inner = _Inner(same_nodes=heads[0].nodes, same_weights=heads[0].weights, renamed=renamed)
+    return ModelDiff(
+        a=heads[0],
+        b=heads[1],
+        fields=tuple(fields),
+        interface=tuple(interface),
+        nodes=tuple(inner.nodes),
+        weights=tuple(sorted(inner.weights, key=_rank)),
+        same_nodes=inner.same_nodes,
+        same_weights=inner.same_weights,
+        renamed=inner.renamed,
+        unsure=inner.unsure,
+        inlined=inlined,
+    )
+
+
+@dataclass(slots=True)
+class _Inner:
+    """What is said of nodes and weights."""
+
+    nodes: list[NodeChange] = field(default_factory=list)
+    weights: list[WeightChange] = field(default_factory=list)
+    same_nodes: int = 0
+    same_weights: int = 0
+    renamed: int = 0
+    unsure: int = 0
+
+
+def _aligned(a: ir.Model, b: ir.Model) -> _Inner:
+    """Return what differs as far as two models can be aligned; the functions of both are the same ones."""
+    parts = [_Part(align(a, b), MAIN)]
+    for name, function in a.functions.items():
+        parts.append(_Part(align_functions(function, b.functions[name]), f"{function.name}/"))
+    nodes = [change for part in parts for change in part.changes()]
     pairs = [pair for part in parts for pair in part.alignment.nodes]
     weights = [change for part in parts for change in part.weights()]
     paired_weights = sum(len(part.alignment.weights) for part in parts)
-    if not (nodes or weights or fields or interface):
-        _last_word(left, right, nodes, fields, interface)
     differing = {change.a for change in nodes if change.a and change.b}
-    return ModelDiff(
-        a=_head(first, left),
-        b=_head(second, right),
-        fields=tuple(fields),
-        interface=tuple(interface),
-        nodes=tuple(nodes),
-        weights=tuple(sorted(weights, key=_rank)),
+    return _Inner(
+        nodes,
+        weights,
         same_nodes=len(pairs) - len(differing),
         same_weights=paired_weights - sum(change.kind == "changed" for change in weights),
         renamed=sum(_name(pair.a) != _name(pair.b) for pair in pairs),
         unsure=sum(pair.confidence < UNSURE for pair in pairs),
-        inlined=inlined,
     )
 
 
@@ -173,23 +200,31 @@ def _head(source: Source, model: ir.Model) -> Head:
 
 
 def _last_word(
-    a: ir.Model,
-    b: ir.Model,
-    nodes: list[NodeChange],
-    fields: list[FieldChange],
-    interface: list[InterfaceChange],
+    walked: Walked, inner: _Inner, fields: list[FieldChange], interface: list[InterfaceChange]
 ) -> None:
-    """Add what a strict walk of two models finds that seem the same; what follows from that is left out."""
-    found = list(islice(mismatches(a, b), LISTED))
-    causes = [row for row in found if row.kind != "unused"] or found
+    """Add what the walk found to what seems the same; what follows from that is left out."""
+    causes = [row for row in walked.found if row.kind != "unused"] or list(walked.found)
     for row in causes:
-        if row.a is not None and row.b is not None:
+        if row.constants is not None:
+            change = compare_weights(*row.constants, *(str(value.name) for value in row.constants))
+            inner.weights += [] if change is None or change in inner.weights else [change]
+            inner.same_weights = max(inner.same_weights - 1, 0)
+        elif row.a is not None and row.b is not None:
             names = f"{row.way}{_called(row.a)}", f"{row.way}{_called(row.b)}"
-            nodes.append(NodeChange(row.kind, _op(row.a), names[0], _op(row.b), names[1], row.details))
+            inner.nodes.append(NodeChange(row.kind, _op(row.a), names[0], _op(row.b), names[1], row.details))
         elif row.kind == "output":
             interface.append(InterfaceChange("source", "output", row.name, *row.details[:2]))
         else:
             fields.append(FieldChange(f"{row.kind} {row.name}".removeprefix("unused "), *row.details[:2]))
+    changed = {row.a for row in inner.nodes}
+    inner.same_nodes = max(inner.same_nodes - len(changed), 0)
+
+
+def _functions(a: ir.Model, b: ir.Model) -> Iterator[FieldChange]:
+    for key in sorted(a.functions.keys() ^ b.functions.keys()):
+        name = "::".join(part for part in key if part)
+        words = ["defined" if key in side.functions else "" for side in (a, b)]
+        yield FieldChange(f"function {name}", *words)
 
 
 # The model as a whole

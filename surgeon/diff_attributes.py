@@ -55,7 +55,9 @@ def _defaults(node: ir.Node, version: int | None) -> dict[str, Any]:
         return {}
     held = {name: attribute.default_value for name, attribute in schema.attributes.items()}
     return {
-        name: _bits(attribute_type(p), onnx.helper.get_attribute_value(p)) for name, p in held.items() if p.type
+        name: _bits(attribute_type(p), onnx.helper.get_attribute_value(p))
+        for name, p in held.items()
+        if p.type
     }
 
 

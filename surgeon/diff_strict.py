@@ -14,6 +14,7 @@ nothing is searched or guessed here; alignment (align.py) may be generous, this 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import onnx_ir as ir
@@ -42,7 +43,7 @@ class Mismatch:
 
     kind: operator, attributes, wiring, weight, output, input, unused or function. a, b: nodes, None where it is
     not about nodes. way: of their graph. name: of the output, input or function. details: in words; for kinds
-    without nodes, A and B.
+    without nodes, A and B. constants: two whose content differs.
     """
 
     kind: str
@@ -51,33 +52,51 @@ class Mismatch:
     b: ir.Node | None = None
     way: str = ""
     name: str = ""
+    constants: tuple[ir.Value, ir.Value] | None = None
 
 
-def first_mismatch(a: ir.Model, b: ir.Model) -> Mismatch | None:
-    """Return the first thing in which two models differ, names of inner values and order of nodes aside.
-
-    Weights are read whole. Functions must have the same names. Raises ModelError for weights that cannot be read.
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What a walk came to. found: what does not fit, none where two models are the same; what follows the first
+    may be its consequence. nodes: those that stand for one another, as far as outputs depend on them.
     """
-    return next(mismatches(a, b), None)
+
+    found: tuple[Mismatch, ...]
+    nodes: tuple[tuple[ir.Node, ir.Node], ...]
 
 
-def mismatches(a: ir.Model, b: ir.Model) -> Iterator[Mismatch]:
-    """Yield what :func:`first_mismatch` looks for; what follows the first may be its consequence."""
+def walk(a: ir.Model, b: ir.Model, most: int = 20) -> Walked:
+    """Return in what two models differ, names of inner values and order of nodes aside; ``most`` places at most.
+
+    Weights are read whole. Raises ModelError for weights that cannot be read.
+    """
+    walks: list[_Walk] = []
+    return Walked(
+        tuple(islice(_mismatches(a, b, walks), most)),
+        tuple(pair for each in walks for pair in each.nodes.items()),
+    )
+
+
+def _mismatches(a: ir.Model, b: ir.Model, walks: list["_Walk"]) -> Iterator[Mismatch]:
     ranks = _ranks(a), _ranks(b)
     yield from _interface(a, b)
-    yield from _Walk(a.opset_imports, b.opset_imports, ranks, (_overridable(a), _overridable(b))).part(
-        a.graph, b.graph, MAIN
-    )
+    walks.append(_Walk(a.opset_imports, b.opset_imports, ranks, (_overridable(a), _overridable(b))))
+    yield from walks[-1].part(a.graph, b.graph, MAIN)
     for key in sorted(a.functions.keys() | b.functions.keys()):
         name = "::".join(part for part in key if part)
         if key not in a.functions or key not in b.functions:
-            has = ["defined" if key in side.functions else "–" for side in (a, b)]
-            yield Mismatch("function", (has[0], has[1]), name=name)
+            left, right = ("defined" if key in side.functions else "–" for side in (a, b))
+            yield Mismatch("function", (left, right), name=name)
             continue
-        left, right = a.functions[key], b.functions[key]
-        yield from _signatures(left, right, name)
-        walk = _Walk(left.opset_imports, right.opset_imports, ranks)
-        yield from walk.part(left, right, f"{left.name}/")
+        yield from _function(a.functions[key], b.functions[key], name, ranks, walks)
+
+
+def _function(
+    a: ir.Function, b: ir.Function, name: str, ranks: tuple[RankOf, RankOf], walks: list["_Walk"]
+) -> Iterator[Mismatch]:
+    yield from _signatures(a, b, name)
+    walks.append(_Walk(a.opset_imports, b.opset_imports, ranks))
+    yield from walks[-1].part(a, b, f"{a.name}/")
 
 
 def _ranks(model: ir.Model) -> RankOf:
@@ -193,6 +212,10 @@ class _Walk:
             yield from self._node(*self.pending.pop())
         for first, (second, inner) in self.graphs.items():
             yield from self._unused(first, second, inner)
+        pairs = [(first, second) for first, (second, _) in self.graphs.items()]
+        counts = [sum(len(_constants(graph)) for graph in side) for side in zip(*pairs, strict=True)]
+        if counts[0] != counts[1]:
+            yield Mismatch("unused", (str(counts[0]), str(counts[1])), name=f"{way}number of constants")
 
     def _enter(self, a: ir.Graph, b: ir.Graph, way: str) -> Iterator[Mismatch]:
         """Take two graphs for one another, and their inputs by place."""
@@ -256,21 +279,20 @@ class _Walk:
     def _sources(self, n: ir.Node, m: ir.Node, way: str) -> Iterator[Mismatch]:
         left, right = _sources(n), _sources(m)
         if len(left) == len(right) == 2 and is_default(n.domain) and n.op_type in EITHER:
-            p, q = [self.a.of(v) for v in left], [self.b.of(v) for v in right]
-            if p != q and p == q[::-1]:
+            numbers = [self.a.of(v) for v in left], [self.b.of(v) for v in right]
+            if numbers[0] != numbers[1] and numbers[0] == numbers[1][::-1]:
                 right = right[::-1]
         for slot in range(max(len(left), len(right))):
-            p_, q_ = (side[slot] if slot < len(side) else None for side in (left, right))
-            if not self._pair(p_, q_):
-                text = f"input {slot}: {_label(p_)} → {_label(q_)}"
-                fixed = all(v is not None and tensor_of(v) is not None for v in (p_, q_))
-                yield Mismatch("wiring", (f"{text}, another content" if fixed else text,), n, m, way)
+            p, q = (side[slot] if slot < len(side) else None for side in (left, right))
+            if not self._pair(p, q):
+                text = f"input {slot}: {_label(p)} → {_label(q)}"
+                yield Mismatch("wiring", (text,), n, m, way, constants=_both_constant(p, q))
 
     def _bodies(self, n: ir.Node, m: ir.Node, way: str) -> Iterator[Mismatch]:
         left, right = dict(bodies(n)), dict(bodies(m))
         if left.keys() != right.keys():
             yield Mismatch("attributes", ("another set of subgraphs",), n, m, way)
-        for name in left.keys() & right.keys():
+        for name in sorted(left.keys() & right.keys()):
             first, second = left[name], right[name]
             inner = enter(way, next((v.name for v in n.outputs if v.name), "") or n.op_type, name)
             yield from self._enter(first, second, inner)
@@ -307,12 +329,15 @@ def _words(count: Counter[int], nodes: list[ir.Node]) -> str:
 
 def _idle(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
     """Yield the constants that nobody reads."""
-    made = [node.outputs[0] for node in graph if _is_constant(node)]
-    for value in (*graph.initializers.values(), *made):
+    for value in _constants(graph):
         tensor = tensor_of(value)
-        if tensor is not None and not value.uses() and not value.is_graph_output():
-            if not value.is_graph_input():
-                yield tensor
+        if tensor is not None and not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            yield tensor
+
+
+def _constants(graph: ir.Graph) -> list[ir.Value]:
+    made = [node.outputs[0] for node in graph if _is_constant(node)]
+    return [*graph.initializers.values(), *made]
 
 
 def _is_constant(node: ir.Node) -> bool:
@@ -332,6 +357,12 @@ def _sources(node: ir.Node) -> list[ir.Value | None]:
     while found and found[-1] is None:
         found.pop()
     return found
+
+
+def _both_constant(p: ir.Value | None, q: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    if p is None or q is None or tensor_of(p) is None or tensor_of(q) is None:
+        return None
+    return p, q
 
 
 def _named(node: ir.Node) -> list[int]:
@@ -444,7 +475,9 @@ class Numbers:
             return self._number("omitted")
         if value not in self._values:
             tensor = tensor_of(value)
-            self._values[value] = self._number(("source", value.name) if tensor is None else self._constant(tensor))
+            self._values[value] = self._number(
+                ("source", value.name) if tensor is None else self._constant(tensor)
+            )
         return self._values[value]
 
     def _constant(self, tensor: ir.TensorProtocol) -> Any:

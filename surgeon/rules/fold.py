@@ -2,9 +2,11 @@
 
 Never folded: random operators; DequantizeLinear and QuantizeLinear (quantized weights stay quantized);
 values that are not tensors; results that the specification leaves open (a float cast to an integer that
-cannot hold it, an integer divided by zero); nodes that would make the model grow past ``max_growth``.
+cannot hold it, an integer divided by zero, integers that overflow); nodes that would make the model grow
+past ``max_growth``.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -290,10 +292,65 @@ def _shift_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | N
 
 
 def _power_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
-    """An integer to a negative power."""
-    if arrays[0].dtype.kind in "iu" and (arrays[1] < 0).any():
+    """An integer to a negative power, or a power that not even float64, which runtimes go through, holds."""
+    base, exponent = arrays[0], arrays[1]
+    if base.dtype.kind not in "iu":
+        return None
+    if (exponent < 0).any():
         return "an integer to a negative power: the result is left open"
-    return None
+    with np.errstate(all="ignore"):
+        largest = (np.abs(base.astype(np.float64)) ** exponent.astype(np.float64)).max(initial=0.0)
+    return _overflow(largest, base, exact=2.0**53)
+
+
+_LARGEST_SUM: dict[str, Callable[[Any], Any]] = {
+    "ReduceL1": np.sum,
+    "ReduceL2": lambda sizes: np.sum(sizes**2),
+    "ReduceMean": np.sum,
+    "ReduceProd": lambda sizes: np.prod(np.maximum(sizes, 1)),
+    "ReduceSum": np.sum,
+    "ReduceSumSquare": lambda sizes: np.sum(sizes**2),
+}
+"""What no part of a reduction exceeds, by the magnitudes of all elements."""
+
+
+def _reduction_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
+    """A sum or product of integers that may not fit into their type."""
+    if arrays[0].dtype.kind not in "iu":
+        return None
+    with np.errstate(all="ignore"):
+        largest = _LARGEST_SUM[node.op_type](np.abs(arrays[0].astype(np.float64)))
+    return _overflow(float(largest), arrays[0])
+
+
+def _overflow(largest: float, like: np.ndarray[Any, Any], exact: float = math.inf) -> str | None:
+    """Return the reason when so large an integer does not fit: runtimes wrap, saturate, or round."""
+    if largest < min(float(np.iinfo(like.dtype).max) + 1, exact):
+        return None
+    return f"a result may not fit into {like.dtype}: it is left open"
+
+
+def _scalar_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
+    """The places in what has no axes."""
+    return "the places in a scalar are left open" if arrays[0].ndim == 0 else None
+
+
+def _resize_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
+    """Corners aligned to a size that the scales make no whole number."""
+    scales = arrays[2] if len(arrays) > 2 else None
+    mode = context.attribute(node, "coordinate_transformation_mode", "")
+    if mode != "align_corners" or scales is None or not scales.size:
+        return None
+    shape = np.array(arrays[0].shape, np.float64)
+    axes = context.attribute(node, "axes")
+    sizes = (shape if axes is None else shape[list(axes)]) * scales
+    return None if (sizes == np.floor(sizes)).all() else "the corners of a broken size are left open"
+
+
+def _mask_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
+    """The mask of a Dropout that drops nothing, before version 12 said what it holds."""
+    used = any(use_count(value) or value.is_graph_output() for value in node.outputs[1:])
+    return "the mask is left open before opset 12" if used and context.opset() < 12 else None
 
 
 _HAZARDS: dict[str, Callable[[ir.Node, list[Any], Context], str | None]] = {
@@ -303,6 +360,10 @@ _HAZARDS: dict[str, Callable[[ir.Node, list[Any], Context], str | None]] = {
     "Mod": _division_hazard,
     "BitShift": _shift_hazard,
     "Pow": _power_hazard,
+    "Dropout": _mask_hazard,
+    "NonZero": _scalar_hazard,
+    "Resize": _resize_hazard,
+    **dict.fromkeys(_LARGEST_SUM, _reduction_hazard),
 }
 
 

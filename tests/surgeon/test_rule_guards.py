@@ -1,5 +1,7 @@
 """Forms of operators that look like what a rule matches and mean something else: the rules leave them."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -106,3 +108,63 @@ def test_a_function_named_like_an_operator_is_not_inlined() -> None:
     result = check(parse(SHADOW), feeds=[{"x": np.array([-1, 2, -3, 4], np.float32)}], inline=True)
     assert result.ops == ["Relu"]
     assert "an operator has its name" in result.reasons("inline")[0]
+
+
+def _constant_node(op: str, weights: dict[str, Any], opset: int = 18, **attributes: Any) -> onnx.ModelProto:
+    """Return a model of one node that reads constants; "" in the names leaves an input out."""
+    names = [name.strip("_") for name in weights]
+    arrays = {name: array for name, array in weights.items() if array is not None}
+    dtype = helper.np_dtype_to_tensor_dtype(next(iter(arrays.values())).dtype)
+    outputs = ["y"] + (["mask"] if op == "Dropout" else [])
+    rank = 2 if op == "NonZero" else 0 if op.startswith("Reduce") else next(iter(arrays.values())).ndim
+    dims = list("abcd")[:rank]
+    declared = [build.value("y", dims, TensorProto.INT64 if op == "NonZero" else dtype)]
+    declared += [build.value("mask", dims, TensorProto.BOOL)] if op == "Dropout" else []
+    return build.model(
+        [helper.make_node(op, names, outputs, **attributes)],
+        outputs=declared,
+        weights=[build.weight(name, array) for name, array in arrays.items()],
+        opset=opset,
+        ir_version=8,
+    )
+
+
+I32, I64, F32 = np.int32, np.int64, np.float32
+IMAGE = np.arange(15, dtype=F32).reshape(1, 1, 5, 3)
+CORNERS = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+
+LEFT_OPEN: dict[str, tuple[Any, ...]] = {
+    "a sum": ("ReduceSum", {"a": np.array([2**31 - 1, 1], I32)}, {"keepdims": 0}),
+    "a sum whose parts overflow": ("ReduceSum", {"a": np.array([2**31 - 1, 1, -9], I32)}, {"keepdims": 0}),
+    "a product": ("ReduceProd", {"a": np.array([2**40, 2**30], I64)}, {"keepdims": 0}),
+    "a sum of squares": ("ReduceSumSquare", {"a": np.array([2**16], I32)}, {"keepdims": 0}),
+    "a power": ("Pow", {"a": np.array([100], I32), "b": np.array([9], I32)}, {}),
+    "a power past float64": ("Pow", {"a": np.array([3], I64), "b": np.array([39], I64)}, {}),
+    "places in a scalar": ("NonZero", {"a": np.array(3, F32)}, {}),
+    "corners": ("Resize", {"a": IMAGE, "_": None, "s": np.array([1, 1, 0.5, 0.5], F32)}, CORNERS),
+    "a mask": ("Dropout", {"a": np.array([1, 2], F32)}, {"opset": 10}),
+}
+
+DEFINED: dict[str, tuple[Any, ...]] = {
+    "a sum": ("ReduceSum", {"a": np.array([2**31 - 2, 1], I32)}, {"keepdims": 0}),
+    "a product": ("ReduceProd", {"a": np.array([2**31, 2**30], I64)}, {"keepdims": 0}),
+    "a power": ("Pow", {"a": np.array([-7], I32), "b": np.array([3], I32)}, {}),
+    "places": ("NonZero", {"a": np.array([0, 3], F32)}, {}),
+    "corners": ("Resize", {"a": IMAGE, "_": None, "s": np.array([1, 1, 2, 3], F32)}, CORNERS),
+    "a mask": ("Dropout", {"a": np.array([1, 2], F32)}, {"opset": 12}),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OPEN)
+def test_what_runtimes_compute_differently_is_not_folded(name: str) -> None:
+    """Whatever ONNX Runtime makes of it, it goes on making."""
+    op, weights, more = LEFT_OPEN[name]
+    assert check(_constant_node(op, weights, **more), feeds=[{"x": np.zeros(2, F32)}]).ops == [op]
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_what_the_specification_defines_is_folded(name: str) -> None:
+    """The nearest neighbours, whose results are those of ONNX Runtime."""
+    op, weights, more = DEFINED[name]
+    result = check(_constant_node(op, weights, **more), feeds=[{"x": np.zeros(2, F32)}], exact=False)
+    assert op not in result.ops

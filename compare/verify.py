@@ -209,6 +209,7 @@ class _Originals:
         self._runners = runners
         self._thorough = thorough
         self._spent = dict.fromkeys(runners, 0.0)
+        self._tries = dict.fromkeys(runners, 0)
         self._count = dict.fromkeys(runners, 0)
         self._skipped: dict[str, list[str]] = {}
         self._refused: list[NotRun] = []
@@ -302,6 +303,7 @@ class _Originals:
                 continue
             trial = attempt(side, feeds)
             self._spent[runner] += trial.seconds
+            self._tries[runner] += 1
             if trial.values is not None:
                 self._count[runner] += 1
                 return self._reference(kind, runner, feeds, trial.values), ""
@@ -320,8 +322,11 @@ class _Originals:
 
     def _heavy(self) -> bool:
         """Whether the engine would take too long, by what ONNX Runtime takes."""
-        per_run = self._spent.get("ort", 0.0) / max(self._count.get("ort", 0), 1)
-        return per_run * ENGINE_SHARE > (ENGINE_MOST_HALF if self._has_halves else ENGINE_MOST)
+        return self._per_run("ort") * ENGINE_SHARE > (ENGINE_MOST_HALF if self._has_halves else ENGINE_MOST)
+
+    def _per_run(self, runner: str) -> float:
+        """Return the seconds that one run took on average, those that ended with a refusal too."""
+        return self._spent.get(runner, 0.0) / max(self._tries.get(runner, 0), 1)
 
     @cached_property
     def _has_halves(self) -> bool:
@@ -364,9 +369,8 @@ class _Originals:
 
     @cached_property
     def _truth_side(self) -> Side | None:
-        engine = self._spent["engine"] / self._count["engine"] if self._count.get("engine") else None
-        ort = self._spent.get("ort", 0.0) / max(self._count.get("ort", 0), 1)
-        seconds = engine if engine is not None else ort * ENGINE_SHARE
+        ran = bool(self._count.get("engine"))
+        seconds = self._per_run("engine") if ran else self._per_run("ort") * ENGINE_SHARE
         if seconds > TRUTH_MOST and not self._thorough:
             return None
         try:

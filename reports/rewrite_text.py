@@ -48,6 +48,8 @@ def _verdict(report: Report, style: Style) -> str:
         symbol, word, rest = "✗", "not written", "the outputs differ"
     elif report.dropped:
         symbol, word = "▲", f"rewritten, {len(report.dropped)} dropped"
+    elif report.unproven and _made(report):
+        symbol, word = "▲", "rewritten, not verified"
     elif not _made(report):
         symbol, word, rest = "–", "unchanged", "no rule matched"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
@@ -78,9 +80,9 @@ def _check(report: Report, style: Style) -> Iterator[str]:
     checked = report.verification
     if checked is not None:
         yield from _set(checked.summary(), style)
-        for item in checked.not_run:
-            mark = f"{style.symbol('▲')} " if item.important else ""
-            yield from _set(f"{mark}not run  {item.what}: {item.why}", style)
+        for what, why, important in words.left_out(checked):
+            mark = f"{style.symbol('▲')} " if important else ""
+            yield from _set(f"{mark}not run  {what}: {why}", style)
         for remark in checked.remarks:
             yield from _set(f"remark   {remark}", style)
     elif _made(report):

@@ -59,6 +59,8 @@ def _verdict(report: Report, sizes: tuple[int | None, int | None], seconds: floa
         count = len(report.dropped)
         number = "one pass" if count == 1 else f"{words.group(count)} passes"
         symbol, word = "▲", f"simplified, {number} refused"
+    elif report.unproven:
+        symbol, word = "▲", "simplified, not verified"
     elif not report.changed:
         symbol, word = "✓", "nothing to simplify"
     mark = style.plain(f"{style.symbol(symbol)} {word}")
@@ -98,9 +100,9 @@ def _check(report: Report, style: Style) -> Iterator[str]:
         return
     without = "without that pass, " if report.dropped else ""
     yield from _set(f"checked: {without}{_outcome(checked)}", style)
-    for item in checked.not_run:
-        mark = f"{style.symbol('▲')} " if item.important else ""
-        yield from _set(f"{mark}not run: {item.what}, {item.why}", style)
+    for what, why, important in words.left_out(checked):
+        mark = f"{style.symbol('▲')} " if important else ""
+        yield from _set(f"{mark}not run: {what}: {why}", style)
     for remark in checked.remarks:
         yield from _set(f"remark: {remark}", style)
 

@@ -15,6 +15,7 @@ from graphdoc.compare.numbers import group as group
 from graphdoc.compare.numbers import number as number
 from graphdoc.compare.numbers import times as times
 from graphdoc.compare.result import SYMBOLS, Comparison, Latency, Layer, Side, Status
+from graphdoc.surgeon.verification import NotRun, Verification
 
 NO_NAME = "(no name)"
 
@@ -259,3 +260,14 @@ def latency_change(a: Latency | None, b: Latency | None) -> str:
 def runner(side: Side) -> str:
     """Return runner and version: ort 1.32.0."""
     return f"{side.runner} {side.version}".strip()
+
+
+def left_out(checked: Verification) -> list[tuple[str, str, bool]]:
+    """Return what a verification did not run, why, and whether that matters; one line for each reason."""
+    reasons: dict[str, list[NotRun]] = {}
+    for item in checked.not_run:
+        reasons.setdefault(item.why, []).append(item)
+    return [
+        (", ".join(item.what for item in items), why, any(item.important for item in items))
+        for why, items in reasons.items()
+    ]

@@ -72,6 +72,11 @@ class Report:
         return self.verification is not None and not self.verification.agrees
 
     @property
+    def unproven(self) -> bool:
+        """Whether outputs should have been compared, and neither model could be run on anything."""
+        return self.verification is not None and self.verification.agrees and not self.verification.runs
+
+    @property
     def changed(self) -> bool:
         """Whether anything was edited."""
         return bool(self.done)

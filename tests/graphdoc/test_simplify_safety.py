@@ -63,11 +63,12 @@ def _run(command: tuple[str, ...], *arguments: str) -> int:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model be damaged before any rule runs: no rule can be dropped for it."""
-    right: Callable[[ir.Model, Any], None] = driver.prepare
+    right: Callable[[ir.Model, Any], Any] = driver.prepare
 
-    def damage(model: ir.Model, options: Any) -> None:
-        right(model, options)
+    def damage(model: ir.Model, options: Any) -> Any:
+        done = right(model, options)
         model.graph.initializers["w"].const_value = ir.tensor(np.array([1, 2, 4], np.float32))
+        return done
 
     monkeypatch.setattr(driver, "prepare", damage)
 
@@ -335,3 +336,19 @@ def test_long_work_is_shown_on_a_terminal(
     with common.busy("simplify"):
         time.sleep(seconds)
     assert ("simplify" in written.getvalue()) == shown
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_nothing_run_is_no_success(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """Sizes that the model cannot take: the first line warns; why is told once for all kinds of inputs."""
+    _write("""g (float[N,M] x) => (float[N,1] y) <int64[1] last = {7}>
+{ a = Identity(x) y = Gather<axis=1>(a, last) }""")
+
+    assert _run(command, "--shape", "x=2x5") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(("▲ simplified, not verified", "▲ rewritten, not verified"))
+    assert "NaN, large values, zeros" in " ".join(shown.split())
+    assert "one run of this model takes it too long" not in " ".join(shown.split())
+    assert len(shown.splitlines()) < 20

@@ -10,6 +10,7 @@ from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.surgeon.edit_extract import remove_unused_functions
 from graphdoc.surgeon.edit_find import places
 from graphdoc.surgeon.edit_flow import remove_dead, sort_if_needed
+from graphdoc.surgeon.reader import annotation_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ def cleanup(model: ir.Model, *, inputs: bool = False) -> Cleaned:
 
 def _drop_initializers(graph: ir.Graph) -> None:
     kept = {*graph.inputs, *graph.outputs}
-    for _, value in list(graph.initializers.items()):
-        given_out = value.is_graph_output()
+    named = annotation_names(graph)
+    for name, value in list(graph.initializers.items()):
+        given_out = value.is_graph_output() or name in named
         if not value.uses() and value not in kept and not given_out:
             graph.initializers.pop(str(value.name))
 

@@ -46,6 +46,13 @@ QUANTIZATION = "quant_parameter_tensor_names"
 """Where onnx_ir keeps quantization annotations in ``meta``."""
 
 
+def annotation_names(graph: ir.Graph) -> set[str]:
+    """Return the names of what annotations are about, and of the scales and zero points that they name."""
+    values = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
+    found = {str(value.name): value.meta[QUANTIZATION] for value in values if QUANTIZATION in value.meta}
+    return {*found, *(name for pairs in found.values() for name in pairs.values())}
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a part of the model was when it was loaded.

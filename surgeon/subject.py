@@ -176,8 +176,10 @@ def defined(graph: Any) -> Iterator[str]:
 
 
 def used(graph: Any) -> set[str]:
-    """Return the names that nodes, subgraphs and outputs of a graph read."""
+    """Return the names that nodes, subgraphs, outputs and annotations of a graph read."""
     names = {info.name for info in graph.output} if isinstance(graph, onnx.GraphProto) else set(graph.output)
+    for annotation in graph.quantization_annotation if isinstance(graph, onnx.GraphProto) else ():
+        names.update(pair.value for pair in annotation.quant_parameter_tensor_names)
     for node in graph.node:
         names |= reads(node)
     return names

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.reader import annotation_names
 from graphdoc.surgeon.stubs import refuse_stripped
 from graphdoc.surgeon.types import dtype_name
 from graphdoc.surgeon.weights import PIECE, Held, held_tensors, is_numeric, measure
@@ -137,7 +138,8 @@ class Shared:
 def dedup(model: ir.Model) -> tuple[Shared, ...]:
     """Let nodes share one initializer where several of a graph have equal dtype, shape and bytes; in place.
 
-    Inputs, outputs and initializers that an input may override stay, and so do Constant nodes.
+    Inputs, outputs and initializers that an input may override stay, and so do Constant nodes and what
+    quantization annotations name.
 
     Raises ModelError for a stripped model.
     """
@@ -145,9 +147,12 @@ def dedup(model: ir.Model) -> tuple[Shared, ...]:
     done = []
     for graph in model.graphs():
         first: dict[tuple[Any, ...], ir.Value] = {}
+        named = annotation_names(graph)
         for value in list(graph.initializers.values()):
             tensor = value.const_value
             if tensor is None or not is_numeric(tensor) or value.is_graph_input() or value.is_graph_output():
+                continue
+            if value.name in named:
                 continue
             shape = tuple(int(dim) for dim in tensor.shape.numpy())
             kept = first.setdefault((int(tensor.dtype), shape, digest(tensor.numpy().reshape(-1))), value)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
 from graphdoc.surgeon.external import ExternalWeights
+from graphdoc.surgeon.reader import annotation_names
 from graphdoc.surgeon.rules.base import Context, Edit, Refusal, has_references, subgraphs, use_count, walk
 from graphdoc.surgeon.rules.fold import is_random
 from graphdoc.surgeon.rules.parallel import merge_parallel
@@ -43,8 +44,9 @@ def graphs_of(root: Root) -> list[ir.Graph]:
 def _unused_initializers(root: Root, context: Context) -> Iterator[Done]:
     """Remove constants that nothing reads and no caller can set."""
     for graph in graphs_of(root):
+        named = annotation_names(graph) if graph.initializers else set()
         for name, value in list(graph.initializers.items()):
-            needed = use_count(value) or value.is_graph_output() or value.is_graph_input()
+            needed = use_count(value) or value.is_graph_output() or value.is_graph_input() or name in named
             if not needed and not context.kept(value):
                 del graph.initializers[name]
                 yield None, Edit(f"'{name}' is used by nothing")
@@ -58,8 +60,9 @@ def _duplicate_initializers(root: Root, context: Context) -> Iterator[Done]:
     """Let equal constants of a graph be one."""
     for graph in graphs_of(root):
         groups: dict[Any, list[ir.Value]] = {}
+        named = annotation_names(graph) if graph.initializers else set()
         for value in graph.initializers.values():
-            if value.const_value is not None and not value.is_graph_input():
+            if value.const_value is not None and not value.is_graph_input() and value.name not in named:
                 groups.setdefault(_kind(value), []).append(value)
         for values in groups.values():
             if len(values) > 1:

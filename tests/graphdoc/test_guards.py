@@ -158,3 +158,32 @@ def test_odd_arguments(folder: pathlib.Path, capsys: pytest.CaptureFixture[str],
     onnx.save(build.text(BRANCH), "m.onnx")
     text, code, words = ODD[option]
     refused(capsys, "edit", option, text, code=code, words=words)
+
+
+ANNOTATED = """g (float[4] x) => (float[4] y)
+<float[4] w = {1, 1, 1, 1}, float[4] v = {1, 1, 1, 1}, float sc = {0.1}, float zp = {0.1}, float idle = {2}>
+{ t = Add(x, w) y = Add(t, v) }"""
+
+KEEPERS = {
+    "simplify": ["simplify", "m.onnx", "-o", "o.onnx"],
+    "lint": ["lint", "m.onnx", "--fix", "-o", "o.onnx"],
+    "dedup": ["weights", "dedup", "m.onnx", "-o", "o.onnx"],
+    "cleanup": ["edit", "m.onnx", "-o", "o.onnx", "--cleanup"],
+}
+
+
+@pytest.mark.parametrize("command", KEEPERS)
+def test_what_quantization_annotations_name_stays(folder: pathlib.Path, command: str) -> None:
+    """Scales and zero points that no node reads, and the annotated weight itself."""
+    model = build.text(ANNOTATED)
+    for name in ("t", "v"):
+        annotation = model.graph.quantization_annotation.add(tensor_name=name)
+        for key, value in (("SCALE_TENSOR", "sc"), ("ZERO_POINT_TENSOR", "zp")):
+            annotation.quant_parameter_tensor_names.add(key=key, value=value)
+    onnx.save(model, "m.onnx")
+    assert cli.run(KEEPERS[command]) in (0, 1)
+    edited = onnx.load("o.onnx").graph
+    assert edited.quantization_annotation == model.graph.quantization_annotation
+    kept = {tensor.name for tensor in edited.initializer}
+    assert {"w", "v", "sc", "zp"} <= kept
+    assert ("idle" in kept) == (command == "dedup")

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from graphdoc.engine.scope import MAIN
 from graphdoc.surgeon.align import align, align_functions
 from graphdoc.surgeon.alignment import Alignment, Alone, NodePair
-from graphdoc.surgeon.diff_strict import OVERRIDABLE_IR, Walked, walk
+from graphdoc.surgeon.diff_attributes import RankOf, changed_attributes, exact_attributes
+from graphdoc.surgeon.diff_strict import OVERRIDABLE_IR, Walked, operator, plain_opsets, ranks_of, walk
 from graphdoc.surgeon.diff_weights import WeightChange, alone, compare_weights, is_constant
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.pieces import read_opsets
@@ -156,9 +157,12 @@ class _Inner:
 
 def _aligned(a: ir.Model, b: ir.Model) -> _Inner:
     """Return what differs as far as two models can be aligned; the functions of both are the same ones."""
-    parts = [_Part(align(a, b), MAIN)]
+    ranks = ranks_of(a), ranks_of(b)
+    parts = [_Part(align(a, b), MAIN, _Exact.of(a, b, ranks))]
     for name, function in a.functions.items():
-        parts.append(_Part(align_functions(function, b.functions[name]), f"{function.name}/"))
+        other = b.functions[name]
+        exact = _Exact.of(function, other, ranks)
+        parts.append(_Part(align_functions(function, other), f"{function.name}/", exact))
     nodes = [change for part in parts for change in part.changes()]
     pairs = [pair for part in parts for pair in part.alignment.nodes]
     weights = [change for part in parts for change in part.weights()]
@@ -325,12 +329,38 @@ def _op(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
+@dataclass(frozen=True, slots=True)
+class _Exact:
+    """Attributes by bits, for nodes whose operators have the same version on both sides."""
+
+    opsets: tuple[Mapping[str, int], Mapping[str, int]]
+    ranks: tuple[RankOf, RankOf]
+
+    @classmethod
+    def of(
+        cls, a: ir.Model | ir.Function, b: ir.Model | ir.Function, ranks: tuple[RankOf, RankOf]
+    ) -> "_Exact":
+        return cls((plain_opsets(a.opset_imports), plain_opsets(b.opset_imports)), ranks)
+
+    def attributes(self, a: ir.Node, b: ir.Node) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the attributes of two nodes; nothing where they cannot be held against one another."""
+        domain = operator(a)[0]
+        versions = [opsets.get(domain) for opsets in self.opsets]
+        if operator(a) != operator(b) or versions[0] != versions[1]:
+            return {}, {}
+        left, right = (
+            exact_attributes(node, versions[0], rank) for node, rank in zip((a, b), self.ranks, strict=True)
+        )
+        return left, right
+
+
 class _Part:
     """The main graph or a function body, aligned."""
 
-    def __init__(self, alignment: Alignment, way: str) -> None:
+    def __init__(self, alignment: Alignment, way: str, exact: _Exact) -> None:
         self.alignment = alignment
         self.way = way
+        self.exact = exact
         self._mates: dict[ir.Value, ir.Value] = {pair.a: pair.b for pair in alignment.values}
         self._mates.update((pair.a, pair.b) for pair in alignment.weights)
         self._paired_b = set(self._mates.values())
@@ -347,7 +377,7 @@ class _Part:
     def _pair(self, pair: NodePair) -> Iterator[NodeChange]:
         a = f"{self.way}{pair.a_scope}{_called(pair.a)}"
         b = f"{self.way}{pair.b_scope}{_called(pair.b)}"
-        kind, details = "attributes", list(_parameters(pair))
+        kind, details = "attributes", list(_parameters(pair, self.exact))
         if _op(pair.a) != _op(pair.b):
             kind, details = "operator", []
         wiring = list(self._wiring(pair))
@@ -416,10 +446,12 @@ class _Part:
 _EITHER = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max"})
 
 
-def _parameters(pair: NodePair) -> Iterator[str]:
+def _parameters(pair: NodePair, exact: _Exact) -> Iterator[str]:
     """Yield what differs in how two nodes work; what one version of an operator lacks does not count."""
     a, b = pair.a_parameters, pair.b_parameters
-    for name in sorted(a.keys() | b.keys()):
+    left, right = exact.attributes(pair.a, pair.b)
+    yield from changed_attributes(left, right).values()
+    for name in sorted((a.keys() | b.keys()) - (left.keys() | right.keys())):
         if a.get(name) != b.get(name):
             yield f"{name} {_shown(a.get(name))} → {_shown(b.get(name))}"
 

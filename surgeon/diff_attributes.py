@@ -20,11 +20,13 @@ RankOf = Callable[[ir.Value | None], int | None]
 
 GRAPHS = (T.GRAPH, T.GRAPHS)
 
+_REDUCED = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+
 _OF_INPUT = frozenset(
-    "Softmax LogSoftmax Hardmax Concat Gather GatherElements ScatterElements Split SplitToSequence Flatten "
-    "ArgMax ArgMin TopK LayerNormalization RMSNormalization LpNormalization Compress Squeeze "
-    "QuantizeLinear DequantizeLinear ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 "
-    "ReduceLogSum ReduceLogSumExp ReduceSumSquare".split()
+    {"Softmax", "LogSoftmax", "Hardmax", "Concat", "Gather", "GatherElements", "ScatterElements", "Split"}
+    | {"SplitToSequence", "Flatten", "ArgMax", "ArgMin", "TopK", "LayerNormalization", "RMSNormalization"}
+    | {"LpNormalization", "Compress", "Squeeze", "QuantizeLinear", "DequantizeLinear"}
+    | {f"Reduce{kind}" for kind in _REDUCED}
 )
 """Operators of ai.onnx whose ``axis`` or ``axes`` count the axes of their first input."""
 
@@ -108,11 +110,12 @@ def _from_start(node: ir.Node, name: str, entry: Any, rank: RankOf) -> Any:
 
 def changed_attributes(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, str]:
     """Return name → what changed in words, for entries of :func:`exact_attributes` that differ."""
-    return {
-        name: f"{name} {shown(left.get(name))} → {shown(right.get(name))}{_near(left.get(name), right.get(name))}"
-        for name in sorted(left.keys() | right.keys())
-        if left.get(name) != right.get(name)
-    }
+    found = {}
+    for name in sorted(left.keys() | right.keys()):
+        p, q = left.get(name), right.get(name)
+        if p != q:
+            found[name] = f"{name} {shown(p)} → {shown(q)}{_near(p, q)}"
+    return found
 
 
 def shown(entry: Any) -> str:

@@ -1,7 +1,7 @@
 """The last word on "same": two models are walked in step, and the first thing that does not fit is named.
 
-From outputs of the same place and name follows which nodes must stand for one another: each value has one maker. So
-nothing is searched or guessed here; alignment (align.py) may be generous, this is not.
+From outputs of the same place and name follows which nodes must stand for one another: each value has one
+maker. So nothing is searched or guessed here; alignment (align.py) may be generous, this is not.
 
 1. Inputs and outputs: name, place, type, and what an input holds when it is not given.
 2. Paired nodes: operator, attributes by bits, outputs, and each input slot to its partner.
@@ -41,8 +41,8 @@ SMALL = 1024
 class Mismatch:
     """Where two models do not fit.
 
-    kind: operator, attributes, wiring, weight, output, input, unused or function. a, b: nodes, None where it is
-    not about nodes. way: of their graph. name: of the output, input or function. details: in words; for kinds
+    kind: operator, attributes, wiring, output, input, unused or function. a, b: nodes, None where it is not
+    about nodes. way: of their graph. name: of the output, input or function. details: in words; for kinds
     without nodes, A and B. constants: two whose content differs.
     """
 
@@ -57,8 +57,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What a walk came to. found: what does not fit, none where two models are the same; what follows the first
-    may be its consequence. nodes: those that stand for one another, as far as outputs depend on them.
+    """What a walk came to.
+
+    found: what does not fit, none where two models are the same; what follows the first may be its
+    consequence. nodes: those that stand for one another, as far as outputs depend on them.
     """
 
     found: tuple[Mismatch, ...]
@@ -66,9 +68,9 @@ class Walked:
 
 
 def walk(a: ir.Model, b: ir.Model, most: int = 20) -> Walked:
-    """Return in what two models differ, names of inner values and order of nodes aside; ``most`` places at most.
+    """Return in what two models differ, names of inner values and order of nodes aside.
 
-    Weights are read whole. Raises ModelError for weights that cannot be read.
+    most: places at most. Weights are read whole. Raises ModelError for weights that cannot be read.
     """
     walks: list[_Walk] = []
     return Walked(
@@ -78,7 +80,7 @@ def walk(a: ir.Model, b: ir.Model, most: int = 20) -> Walked:
 
 
 def _mismatches(a: ir.Model, b: ir.Model, walks: list["_Walk"]) -> Iterator[Mismatch]:
-    ranks = _ranks(a), _ranks(b)
+    ranks = ranks_of(a), ranks_of(b)
     yield from _interface(a, b)
     walks.append(_Walk(a.opset_imports, b.opset_imports, ranks, (_overridable(a), _overridable(b))))
     yield from walks[-1].part(a.graph, b.graph, MAIN)
@@ -99,7 +101,8 @@ def _function(
     yield from walks[-1].part(a, b, f"{a.name}/")
 
 
-def _ranks(model: ir.Model) -> RankOf:
+def ranks_of(model: ir.Model) -> RankOf:
+    """Return what tells the rank of a value from inference alone; what the file declares is not believed."""
     facts = Facts(model, claims=False)
 
     def rank(value: ir.Value | None) -> int | None:
@@ -188,7 +191,7 @@ class _Walk:
         ranks: tuple[RankOf, RankOf],
         kept: tuple[frozenset[ir.Value], frozenset[ir.Value]] = (frozenset(), frozenset()),
     ) -> None:
-        self.opsets = _plain(opsets_a), _plain(opsets_b)
+        self.opsets = plain_opsets(opsets_a), plain_opsets(opsets_b)
         self.values: dict[ir.Value, ir.Value] = {}
         self.taken: set[ir.Value] = set()
         self.nodes: dict[ir.Node, ir.Node] = {}
@@ -225,9 +228,9 @@ class _Walk:
             yield Mismatch("input", (str(len(left)), str(len(right))), name=f"{way}inputs")
         for p, q in zip(left, right, strict=False):
             self._join(p, q)
-            if p.const_value is not None and q.const_value is not None:
-                if not self._same(p.const_value, q.const_value):
-                    yield Mismatch("input", ("a default", "another default"), name=f"{way}{p.name}")
+            first, second = p.const_value, q.const_value
+            if first is not None and second is not None and not self._same(first, second):
+                yield Mismatch("input", ("a default", "another default"), name=f"{way}{p.name}")
 
     def _join(self, p: ir.Value, q: ir.Value) -> bool:
         """Take two values for one another; return whether neither has another partner."""
@@ -254,7 +257,8 @@ class _Walk:
             return False
         self.nodes[n] = m
         self.pending.append((n, m))
-        return all([self._join(r, s) for r, s in zip(n.outputs, m.outputs, strict=False)])
+        joined = [self._join(r, s) for r, s in zip(n.outputs, m.outputs, strict=False)]
+        return all(joined)
 
     def _same(self, first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
         key = id(first), id(second)
@@ -344,7 +348,8 @@ def _is_constant(node: ir.Node) -> bool:
     return node.op_type == "Constant" and bool(node.outputs) and tensor_of(node.outputs[0]) is not None
 
 
-def _plain(opsets: Mapping[str, int]) -> dict[str, int]:
+def plain_opsets(opsets: Mapping[str, int]) -> dict[str, int]:
+    """Return domain → version with ONNX's own domain as ""."""
     return {("" if is_default(domain) else domain): version for domain, version in opsets.items()}
 
 

@@ -61,7 +61,8 @@ def prune(
 
     only, skip: globs over the names of layers and weights. most: leave a weight alone when it would lose more
     than this share of its norm. Left alone too: sizes that are no multiple of 4 along the axis, integers,
-    weights that other nodes read in another way. New tensors are computed when they are written.
+    weights that hold NaN or infinity, or that other nodes read in another way. New tensors are computed when
+    they are written.
 
     Raises ModelError for a stripped model; UsageError for a glob that matches no layer and no weight, and
     for a share outside 0..1.
@@ -148,8 +149,11 @@ def _consider(
     if reason:
         return Pruned(layer, weight, shape, axis, None, reason=reason), 0.0
     total, lost, zeros = _loss(tensor.numpy(), axis)
-    share = math.sqrt(lost / total) if total else 0.0
     before = zeros / max(1, math.prod(shape))
+    if not math.isfinite(total):
+        why = "its norm is not finite: NaN, infinity, or too large"
+        return Pruned(layer, weight, shape, axis, None, before, why), 0.0
+    share = math.sqrt(lost / total) if total else 0.0
     if most is not None and share > most:
         why = f"would lose {share:.2g} of its norm"
         return Pruned(layer, weight, shape, axis, None, before, why), 0.0

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import numpy as np
 import onnx
 import pytest
 
@@ -187,3 +188,19 @@ def test_what_quantization_annotations_name_stays(folder: pathlib.Path, command:
     kept = {tensor.name for tensor in edited.initializer}
     assert {"w", "v", "sc", "zp"} <= kept
     assert ("idle" in kept) == (command == "dedup")
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@pytest.mark.parametrize("more", [(), ("--max-loss", "0.01")])
+def test_weights_without_a_norm_are_not_pruned(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], odd: float, more: tuple[str, ...]
+) -> None:
+    """What is lost of NaN cannot be told, so it is not judged to be little."""
+    held = np.arange(32, dtype=np.float32).reshape(8, 4)
+    held[0] = odd
+    model = build.text("g (float[1,8] x) => (float[1,4] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(build.weight("w", held))
+    onnx.save(model, "m.onnx")
+    assert cli.run(["weights", "prune", "m.onnx", "-o", "o.onnx", *more]) == 0
+    assert "its norm is not finite" in " ".join(capsys.readouterr().out.split())
+    assert onnx.load("o.onnx").graph.initializer == model.graph.initializer

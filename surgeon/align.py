@@ -28,6 +28,7 @@ from graphdoc.surgeon.align_pairs import (
     interface,
     layout,
     root,
+    scales,
     weight_pairs,
 )
 from graphdoc.surgeon.align_side import NONE, Item, Side, read_side
@@ -167,6 +168,7 @@ class _Aligner:
         nodes = [self._node_pair(x, y) for x, y in items.items()]
         weights = list(weight_pairs(a.side, b.side, items))
         carried = list(_carriers(a, b, values, worth, weights))
+        weights += scales(a.side, b.side, [(node.a, node.b) for node, _ in carried], weights)
         pairs = [*self._value_pairs(values, worth), *_twins(self, items, values)]
         pairs += [pair for _, found in carried for pair in found]
         kept = {pair.a: pair for pair in reversed(pairs)}

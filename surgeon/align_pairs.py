@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -113,6 +113,24 @@ def _constants(left: Item, right: Item, a: Side, b: Side) -> Iterator[tuple[int,
             p, q = left.inputs[first], right.inputs[second]
             if p in a.weights and q in b.weights:
                 yield p, q
+
+
+def scales(
+    a: Side, b: Side, carriers: Sequence[tuple[ir.Node, ir.Node]], known: Sequence[WeightPair]
+) -> list[WeightPair]:
+    """Pair the constants by which paired nodes scale: scales, zero points, rates."""
+    taken_a, taken_b = {pair.a for pair in known}, {pair.b for pair in known}
+    found = []
+    for n, m in carriers:
+        for v, w in zip(n.inputs[1:], m.inputs[1:], strict=False):
+            if v is None or w is None or v in taken_a or w in taken_b:
+                continue
+            p, q = a.number[v], b.number[w]
+            if p in a.weights and q in b.weights:
+                taken_a.add(v)
+                taken_b.add(w)
+                found.append(WeightPair(v, w, a.names[p], b.names[q]))
+    return found
 
 
 def alone_weights(side: Side, paired: set[ir.Value]) -> Iterator[tuple[ir.Value, str]]:

@@ -191,6 +191,37 @@ def test_an_axis_counted_from_the_end(a: onnx.ModelProto, b: onnx.ModelProto) ->
         assert diff_models(proto, proto)
 
 
+def followed(proto: onnx.ModelProto, op: str) -> onnx.ModelProto:
+    """Return a model with one more node behind its output."""
+    copy = onnx.ModelProto.FromString(proto.SerializeToString())
+    copy.graph.node[-1].output[0] = "before"
+    copy.graph.node.append(node(op, "before", "y", name="last"))
+    return copy
+
+
+@pytest.mark.parametrize("name", ["scale and zero point", "scales per channel", "axis of the scales"])
+def test_scales_are_named_beside_other_changes(name: str) -> None:
+    """What quantisation scales by is looked at even where something else differs too."""
+    a, b = PAIRS[name]
+    alone, beside = diff_models(a, b), diff_models(followed(a, "Abs"), followed(b, "Neg"))
+
+    assert {w.a for w in alone.weights} == {w.a for w in beside.weights}
+    assert {c.details for c in alone.nodes} <= {c.details for c in beside.nodes}
+
+
+def test_attributes_beside_other_changes() -> None:
+    """By bits there too, and an axis from the end is the one from the start."""
+    a, b = PAIRS["one unit in the last place"]
+    near = diff_models(followed(a, "Abs"), followed(b, "Neg"))
+    axis = diff_models(followed(one("Softmax", axis=2), "Abs"), followed(one("Softmax", axis=-1), "Neg"))
+
+    assert [c.details for c in near.of_kind("attributes")] == [
+        ("alpha 0.01 → 0.010000001 (one unit in the last place)",)
+    ]
+    assert axis.of_kind("attributes") == ()
+    assert {c.a_op or c.b_op for c in axis.nodes} == {"Abs", "Neg"}
+
+
 # By chance
 
 

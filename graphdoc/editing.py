@@ -13,6 +13,7 @@ from graphdoc.engine.errors import InputError, UsageError
 from graphdoc.surgeon import edit
 from graphdoc.surgeon.edit_find import Index, places, split_at
 from graphdoc.surgeon.edit_merge import Merged
+from graphdoc.surgeon.edit_names import looks_like_number
 from graphdoc.surgeon.edit_repair import Repairs
 from graphdoc.surgeon.edit_text import NodeText, parse_node
 from graphdoc.surgeon.edited import Edited
@@ -162,6 +163,12 @@ def parse_dims(text: str) -> list[int | str | None]:
             raise UsageError(
                 f"not a shape: '{text}'",
                 next_step="write Nx3x224x224, or max_len,3 where a symbol holds an x",
+            )
+        if looks_like_number(word) and not word.isdecimal():
+            raise UsageError(
+                f"'{word}' is no size",
+                where=text,
+                next_step="write 0 or more, a symbol, or ? for an open size",
             )
         dims.append(int(word) if word.isdecimal() else None if word == "?" else word)
     return dims

@@ -86,8 +86,8 @@ def rename_node(model: ir.Model, node: NodeLike, name: str) -> None:
 def rename_dim(model: ir.Model, old: str, new: str) -> None:
     """Rename a symbol of dims (``N`` → ``batch``) wherever a shape names it, in expressions (``2*N``) too.
 
-    Raises UsageError when no shape names it, or the new symbol is in use already: that would state that two
-    sizes are equal.
+    Raises UsageError when no shape names it, the new symbol is a number, or in use already: that would state
+    that two sizes are equal.
     """
     known = dim_symbols(model)
     if old not in known:
@@ -96,6 +96,8 @@ def rename_dim(model: ir.Model, old: str, new: str) -> None:
         raise UsageError(f"the dim '{new}' exists already", next_step="rename it first, or freeze both")
     if not new.strip():
         raise UsageError(f"the dim '{old}' cannot have an empty name", next_step="give a name")
+    if looks_like_number(new):
+        raise UsageError(f"'{new}' is no symbol", next_step=f"--freeze {old}=4 gives it a size")
     change_dims(model, {old: new})
 
 
@@ -112,6 +114,11 @@ def dim_symbols(model: ir.Model) -> list[str]:
 def is_symbol(text: str) -> bool:
     """Whether a dim's text is one symbol and no expression of several."""
     return bool(_SYMBOL.fullmatch(text)) or not re.search(r"[+*/()]", text)
+
+
+def looks_like_number(text: str) -> bool:
+    """Whether a text is a number, such as -4, 1.5 or 1e3, which as a symbol would mislead."""
+    return bool(re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", text.strip(), re.IGNORECASE))
 
 
 def change_dims(model: ir.Model, symbols: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
 from graphdoc.surgeon.edit_find import Index, ValueLike, unknown
-from graphdoc.surgeon.edit_names import change_dims, dim_symbols, is_symbol
+from graphdoc.surgeon.edit_names import change_dims, dim_symbols, is_symbol, looks_like_number
 from graphdoc.surgeon.edit_repair import Repairs, repair
 from graphdoc.surgeon.edit_types import dims_of, refresh
 
@@ -67,7 +67,7 @@ def free(model: ir.Model, name: str, symbol: str) -> Repairs:
     if axis is None:
         names = [f"{v.name}.{i}" for v in model.graph.inputs for i in range(len(v.shape or ()))]
         raise unknown("dim", name, names, look="write INPUT.AXIS, as in x.0:  graphdoc inspect MODEL")
-    if not symbol or not is_symbol(symbol) or symbol.isdecimal():
+    if not symbol or not is_symbol(symbol) or looks_like_number(symbol):
         raise UsageError(f"'{symbol}' is no symbol", next_step="give a name, such as N")
     return resize(model, axis[0], {axis[1]: symbol})
 
@@ -78,7 +78,7 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
     Where a fixed size changes, what inside the model knew it is repaired as by :func:`free`.
 
     Returns what was repaired and what could not be. Raises UsageError when it is no input or has another
-    rank.
+    rank, and for sizes below 0.
     """
     found = Index(model).value(value)
     if not any(found is each for each in model.graph.inputs):
@@ -95,6 +95,11 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
         raise UsageError(
             f"'{found.name}' has {len(found.shape)} dims, not {len(shape)}",
             next_step="insert a Reshape after it",
+        )
+    below = next((dim for dim in shape if isinstance(dim, int) and dim < 0), None)
+    if below is not None:
+        raise UsageError(
+            f"{below} is no size", next_step="give 0 or more, a symbol, or None for an open size"
         )
     if found.shape is None:
         found.shape = ir.Shape(list(shape))

@@ -145,6 +145,9 @@ BRANCH = """g (float[4] x, bool c) => (float[4] y) {
 }"""
 
 ODD = {
+    "--set-shape": ("x=-4", 2, "'-4' is no size"),
+    "--free": ("x.0=-4", 2, "'-4' is no symbol"),
+    "--set-shape  ": ("x=1.5", 2, "'1.5' is no size"),
     "--set-attr": ("choose:then_branch=3", 3, "it needs GRAPH"),
     "--meta": ("a=\udcff", 2, "no UTF-8"),
     "--rename": ("x=\udcff", 2, "no UTF-8"),
@@ -158,7 +161,7 @@ def test_odd_arguments(folder: pathlib.Path, capsys: pytest.CaptureFixture[str],
     """What no model can hold is refused where it is given (the shell's byte 255 arrives as U+DCFF)."""
     onnx.save(build.text(BRANCH), "m.onnx")
     text, code, words = ODD[option]
-    refused(capsys, "edit", option, text, code=code, words=words)
+    refused(capsys, "edit", option.strip(), text, code=code, words=words)
 
 
 ANNOTATED = """g (float[4] x) => (float[4] y)

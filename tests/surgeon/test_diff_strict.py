@@ -222,6 +222,48 @@ def test_attributes_beside_other_changes() -> None:
     assert {c.a_op or c.b_op for c in axis.nodes} == {"Abs", "Neg"}
 
 
+HEAD = "agraph (float[2] x) => (float[2] y)"
+
+BODIES: dict[str, tuple[str, str, bool]] = {
+    "equal values in another order": (
+        "{ a = Abs(x) b = Abs(x) c = Neg(a) d = Exp(b) y = Sub(c, d) }",
+        "{ b = Abs(x) a = Abs(x) d = Exp(a) c = Neg(b) y = Sub(c, d) }",
+        True,
+    ),
+    "one of two draws": (
+        "{ a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }",
+        "{ a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, a) }",
+        False,
+    ),
+    "what nobody reads": ("{ a = Abs(x) y = Neg(x) }", "{ y = Neg(x) b = Abs(x) }", True),
+    "another operator that nobody reads": ("{ a = Abs(x) y = Neg(x) }", "{ a = Exp(x) y = Neg(x) }", False),
+    "a constant as a node": (
+        "<float[2] w = {1.0, 2.0}> { y = Sub(x, w) }",
+        "{ w = Constant <value = float[2] {1.0, 2.0}> () y = Sub(x, w) }",
+        True,
+    ),
+    "a weight that nobody reads": (
+        "<float[1] u = {5.0}> { y = Neg(x) }",
+        "<float[1] u = {6.0}> { y = Neg(x) }",
+        False,
+    ),
+    "an output that is left out": ("{ y, m = Dropout(x) }", "{ y = Dropout(x) }", False),
+    "a bound one unit away": (
+        "<float w = {0.1}> { y = Clip(x, w) }",
+        "<float w = {0.10000001}> { y = Clip(x, w) }",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_counts(name: str) -> None:
+    """Order and names do not, wiring and content do, read or not."""
+    a, b, same = BODIES[name]
+
+    assert bool(diff_models(build.text(HEAD + a), build.text(HEAD + b))) is same
+
+
 # By chance
 
 

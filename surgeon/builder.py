@@ -1,15 +1,15 @@
 """Makes the nodes of a replacement: the ``op`` of a rule's ``rewrite``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx.defs
 import onnx_ir as ir
 
-from graphdoc.engine.ops.table import canonical_domain
+from graphdoc.engine.ops.table import canonical_domain, find
 from graphdoc.surgeon.rules.base import Context
-from graphdoc.surgeon.schemas import exists, signature
+from graphdoc.surgeon.schemas import exists, newest, required_inputs, signature
 
 
 class Impossible(Exception):  # noqa: N818 - it is a refusal on its way, not a mistake
@@ -45,6 +45,10 @@ class Builder:
         domain = canonical_domain(_domain)
         version = self._version(op, domain)
         schema = _schema(domain, op, version)
+        if schema is None:
+            self._check_known(op, domain, version)
+        else:
+            _check_form(schema, inputs, _outputs, attributes, version)
         values = [self._input(schema, index, inputs) for index in range(len(inputs))]
         if schema is not None:
             _check_dtypes(schema, [self.context.type_of(value).dtype for value in values], version)
@@ -97,6 +101,12 @@ class Builder:
             raise Impossible(f"{op} exists from opset {first} on, the model has {version}")
         return version
 
+    def _check_known(self, op: str, domain: str, version: int) -> None:
+        """Raise Impossible for an operator that a domain of the specification does not have."""
+        own = {(canonical_domain(f.domain), f.name) for f in self.context.model.functions.values()}
+        if newest(domain) is not None and (domain, op) not in own and find(domain, op, version) is None:
+            raise Impossible(f"{domain or 'ai.onnx'} of opset {version} has no operator {op}")
+
     def _input(self, schema: Any, index: int, inputs: tuple[Any, ...]) -> ir.Value | None:
         given = inputs[index]
         if given is None or isinstance(given, ir.Value):
@@ -122,6 +132,32 @@ def _schema(domain: str, op: str, version: int) -> Any:
         return onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def _check_form(
+    schema: Any, inputs: tuple[Any, ...], outputs: int, attributes: Mapping[str, Any], version: int
+) -> None:
+    """Raise Impossible for numbers of inputs and outputs that an operator forbids, or what it lacks."""
+    title = f"{schema.name} of opset {version}"
+    if schema.deprecated:
+        raise Impossible(f"{title} is withdrawn")
+    counts = (
+        (len(inputs), schema.min_input, schema.max_input, "input"),
+        (outputs, schema.min_output, schema.max_output, "output"),
+    )
+    for count, low, high, what in counts:
+        if not low <= count <= high:
+            raise Impossible(f"{title} does not take {count} {what}{'s' * (count != 1)}")
+    needed = required_inputs(schema.domain, schema.name, version)
+    lacking = next((place for place in needed if inputs[place] is None), None)
+    if lacking is not None:
+        raise Impossible(f"{title} needs its input {lacking}")
+    absent = (
+        name for name, item in schema.attributes.items() if item.required and attributes.get(name) is None
+    )
+    name = next(absent, None)
+    if name is not None:
+        raise Impossible(f"{title} needs the attribute {name}")
 
 
 def _formal(schema: Any, index: int) -> Any:

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from graphdoc import cli
 from graphdoc.engine.errors import UsageError
@@ -12,6 +13,7 @@ from graphdoc.engine.ops.custom import load_operators
 from graphdoc.rewriting import rewrite
 from graphdoc.surgeon import PatternRule, Refusal
 from tests.surgeon import build
+from tests.surgeon import edit_models as m
 
 CHAIN = "g (float[4] x) => (float[4] y) <float[4] w = {1, 1, 1, 1}> { a = Relu(x) y = Add(a, w) }"
 
@@ -207,3 +209,74 @@ def test_weights_without_a_norm_are_not_pruned(
     assert cli.run(["weights", "prune", "m.onnx", "-o", "o.onnx", *more]) == 0
     assert "its norm is not finite" in " ".join(capsys.readouterr().out.split())
     assert onnx.load("o.onnx").graph.initializer == model.graph.initializer
+
+
+IMPOSSIBLE = {
+    "op.NoSuch(x)": "has no operator NoSuch",
+    "op.Abs(x, x)": "does not take 2 inputs",
+    "op.Abs()": "does not take 0 inputs",
+    "op.Abs(None)": "needs its input 0",
+    "op.Abs(x, _outputs=2)[0]": "does not take 2 outputs",
+    "op.Cast(x)": "needs the attribute to",
+    "op.Upsample(x, w)": "is withdrawn",
+}
+
+
+@pytest.mark.parametrize("made", IMPOSSIBLE)
+def test_nodes_that_the_specification_does_not_have_are_refused(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], made: str
+) -> None:
+    """A rule cannot write what nobody could load, verified or not; the reason is listed."""
+    pathlib.Path("r.py").write_text(
+        "from graphdoc.surgeon import PatternRule\n\nclass Made(PatternRule):\n"
+        "    def pattern(self, op, x, w):\n        return op.Add(op.Relu(x), w)\n\n"
+        f"    def rewrite(self, op, x, w):\n        return {made}\n"
+    )
+    arguments = ["rewrite", "m.onnx", "-o", "o.onnx", "--rules", "r.py", "--no-verify", "--explain"]
+    assert cli.run(arguments) == 0
+    assert IMPOSSIBLE[made] in " ".join(capsys.readouterr().out.split())
+    assert [node.op_type for node in onnx.load("o.onnx").graph.node] == ["Relu", "Add"]
+
+
+OTHER_OPSETS = {
+    "hardmax": ("Hardmax", 11, 6, "13", {}),
+    "softmax": ("Softmax", 13, 7, "11", {"axis": 1}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_OPSETS)
+def test_another_opset_is_verified(folder: pathlib.Path, name: str) -> None:
+    """Where the version converter changes the meaning nothing is written, although no rule edits."""
+    op, opset, ir_version, to, attributes = OTHER_OPSETS[name]
+    shape = [2, 3, 4]
+    model = build.model(
+        [helper.make_node(op, ["x"], ["y"], **attributes)],
+        inputs=[build.value("x", shape)],
+        outputs=[build.value("y", shape)],
+        opset=opset,
+        ir_version=ir_version,
+    )
+    onnx.save(model, "m.onnx")
+    code = cli.run(["simplify", "m.onnx", "-o", "o.onnx", "--to-opset", to])
+    if code == 0:
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        wanted, found = m.run(model, x=x)["y"], m.run(onnx.load("o.onnx"), x=x)["y"]
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    else:
+        assert not pathlib.Path("o.onnx").exists()
+
+
+@pytest.mark.parametrize("location", ["w.data", "m.onnx"])
+def test_external_data_does_not_replace_what_the_source_needs(folder: pathlib.Path, location: str) -> None:
+    """Neither the source's data file nor the source itself is written over."""
+    held = np.arange(16, dtype=np.float32).reshape(4, 4)
+    model = build.text("g (float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(build.weight("w", held))
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
+    np.save("z.npy", np.zeros((4, 4), np.float32))
+    before = {path: pathlib.Path(path).read_bytes() for path in ("m.onnx", "w.data")}
+    more = ["--set-initializer", "w=z.npy", "--external", location, "--external-from", "0"]
+    assert cli.run(["edit", "m.onnx", "-o", "o.onnx", *more]) == 0
+    assert {path: pathlib.Path(path).read_bytes() for path in before} == before
+    edited = onnx.load("o.onnx").graph.initializer[0]
+    assert not numpy_helper.to_array(edited).any()

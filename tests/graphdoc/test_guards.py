@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from graphdoc import cli
 from graphdoc.engine.errors import UsageError
@@ -269,14 +269,13 @@ def test_another_opset_is_verified(folder: pathlib.Path, name: str) -> None:
 @pytest.mark.parametrize("location", ["w.data", "m.onnx"])
 def test_external_data_does_not_replace_what_the_source_needs(folder: pathlib.Path, location: str) -> None:
     """Neither the source's data file nor the source itself is written over."""
-    held = np.arange(16, dtype=np.float32).reshape(4, 4)
-    model = build.text("g (float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }")
+    held = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    model = build.text("g (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }")
     model.graph.initializer.append(build.weight("w", held))
     onnx.save(model, "m.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
-    np.save("z.npy", np.zeros((4, 4), np.float32))
+    np.save("z.npy", np.zeros((64, 64), np.float32))
     before = {path: pathlib.Path(path).read_bytes() for path in ("m.onnx", "w.data")}
     more = ["--set-initializer", "w=z.npy", "--external", location, "--external-from", "0"]
-    assert cli.run(["edit", "m.onnx", "-o", "o.onnx", *more]) == 0
+    assert cli.run(["edit", "m.onnx", "-o", "o.onnx", *more]) == 3
     assert {path: pathlib.Path(path).read_bytes() for path in before} == before
-    edited = onnx.load("o.onnx").graph.initializer[0]
-    assert not numpy_helper.to_array(edited).any()
+    assert not pathlib.Path("o.onnx").exists()

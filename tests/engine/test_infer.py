@@ -554,5 +554,8 @@ def test_shape_arithmetic_holds_for_all_sizes(program: tuple[onnx.ModelProto, di
         results = observed(graph, feeds)
     except Exception:  # the arithmetic gave a vector that is no shape
         assume(False)
+    last = proto.graph.node[-1]
+    if last.op_type == "Reshape":  # an entry that is not known is taken not to be 0, which means "copy"
+        assume(np.all(results[last.input[1]]))
 
     assert complaints(graph, feeds, results) == []

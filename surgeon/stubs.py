@@ -1,4 +1,4 @@
-"""Stubs: what stands in place of the weights of a stripped model (surgeon/stripping.py); who must not read them.
+"""Stubs stand in place of the weights of a stripped model (surgeon/stripping.py); who must not read them.
 
 A stub is a sparse tensor without elements whose metadata holds the SHA-256 of the weight. Runtimes read it as
 zeros, so whatever decides by the content of weights (equal ones, additions of 0) would decide wrongly.

@@ -11,7 +11,6 @@ PYTHON has the neighbours installed (pip install "onnx-graphdoc[bench]").
 import argparse
 import json
 import math
-import os
 import pathlib
 import subprocess
 import sys
@@ -46,6 +45,16 @@ ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 """
 
 
+_LAUNCH = """
+import json, os, sys
+pid = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+with open(sys.argv[1], "w") as file:
+    json.dump([usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3], file)
+"""
+"""Starts a tool from a small process: Linux counts the starter's memory into the peak of what it starts."""
+
+
 def tools(peers: str) -> dict[str, list[str]]:
     """Return name → command, to which the model and the result's path are added."""
     beside = str(pathlib.Path(peers).parent)
@@ -75,33 +84,22 @@ class Outcome:
 def run(command: list[str], model: pathlib.Path, out: pathlib.Path, limit: float) -> Outcome:
     """Run one tool on one model."""
     words = [word.replace("{model}", str(model)).replace("{out}", str(out)) for word in command]
+    figures = out.with_suffix(".json")
     started = time.perf_counter()
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(words, stdout=log, stderr=log)
-        usage = _wait(process, limit)
-        log.seek(0)
-        said = log.read().decode(errors="replace").strip().splitlines()
+    launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(figures), *words]
+    try:
+        done = subprocess.run(
+            launch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(0, limit, limit, 0.0, f"over {limit:.0f} s")
     spent = time.perf_counter() - started
-    if usage is None:
-        return Outcome(0, spent, spent, 0.0, f"over {limit:.0f} s")
-    result = Outcome(0, spent, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3)
+    said = done.stdout.decode(errors="replace").strip().splitlines()
+    cpu, megabytes = json.loads(figures.read_text())
+    result = Outcome(0, spent, cpu, megabytes)
     if not out.exists():
-        result.fault = f"wrote nothing: {said[-1][:60] if said else process.returncode}"
+        result.fault = f"wrote nothing: {said[-1][:60] if said else 'and said nothing'}"
     return result
-
-
-def _wait(process: subprocess.Popen[bytes], limit: float) -> Any:
-    """Return what the process used, None when it had to be ended."""
-    deadline = time.monotonic() + limit
-    while time.monotonic() < deadline:
-        done, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if done:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return usage
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    return None
 
 
 def count(path: pathlib.Path) -> int:

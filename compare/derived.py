@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from graphdoc.compare.target import captures, is_constant
+from graphdoc.compare.target import captures, is_constant, reads
 
 OWN = "·own"
 """Appended to the outputs of an isolated model."""
@@ -81,7 +81,7 @@ def isolated(
             copied.CopyFrom(node)
             _rename_outputs(copied)
             _connect(copied, connected)
-            used.update(_reads(node))
+            used.update(reads(node))
     _add_inputs(result.graph, {name: kind for name, kind in inputs.items() if name in used})
     missing = (used & produced) - set(inputs) - connected
     if missing:
@@ -105,11 +105,6 @@ def _connect(node: onnx.NodeProto, names: Collection[str]) -> None:
         for graph in [attribute.g, *attribute.graphs]:
             for inner in graph.node:
                 _connect(inner, names)
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    graphs = [g for a in node.attribute for g in [a.g, *a.graphs] if g.node or g.output]
-    return {n for n in [*node.input, *(n for g in graphs for n in captures(g))] if n}
 
 
 def _add_inputs(graph: onnx.GraphProto, inputs: Mapping[str, onnx.TypeProto]) -> None:

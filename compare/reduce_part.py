@@ -10,7 +10,7 @@ import onnx
 from onnx import external_data_helper
 
 from graphdoc.compare.derived import like
-from graphdoc.compare.target import Target, captures, is_constant, ordered
+from graphdoc.compare.target import Target, is_constant, ordered, own_constants, reads
 from graphdoc.compare.types import type_of
 
 
@@ -40,8 +40,7 @@ class Whole:
 
     @cached_property
     def _constants(self) -> dict[str, onnx.TensorProto | onnx.NodeProto | onnx.SparseTensorProto]:
-        found: dict[str, Any] = {tensor.name: tensor for tensor in self.proto.graph.initializer}
-        found.update((n.output[0], n) for n in self.proto.graph.node if is_constant(n))
+        found: dict[str, Any] = dict(own_constants(self.proto.graph))
         found.update((s.values.name, s) for s in self.proto.graph.sparse_initializer)
         return found
 
@@ -68,7 +67,7 @@ class Whole:
         """Return the nodes that a node's results depend on, itself included, in execution order."""
         seen, left = {number}, [number]
         while left:
-            for name in _reads(self.nodes[left.pop()]):
+            for name in reads(self.nodes[left.pop()]):
                 maker = self._makers.get(name)
                 if maker is not None and maker not in seen:
                     seen.add(maker)
@@ -82,7 +81,7 @@ class Whole:
         """
         nodes = [self.nodes[i] for i in sorted(part)]
         made = {name for node in nodes for name in node.output if name}
-        read = list(dict.fromkeys(name for node in nodes for name in _reads(node)))
+        read = list(dict.fromkeys(name for node in nodes for name in reads(node)))
         wanted = [n for n in made if n not in read] if outputs is None else list(outputs)
         if not set(wanted) <= made:
             raise CutError(f"{sorted(set(wanted) - made)[0]} is not computed")
@@ -127,11 +126,3 @@ def _declared(name: str, value: Any) -> onnx.ValueInfoProto:
     if kind is not None and isinstance(value, np.ndarray):
         kind = onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, value.shape)
     return onnx.ValueInfoProto(name=name, type=kind) if kind else onnx.ValueInfoProto(name=name)
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in [attribute.g, *attribute.graphs]:
-            if graph.node or graph.output:
-                yield from captures(graph)

@@ -142,14 +142,15 @@ def ordered(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """Return the nodes so that each stands after those it reads; the file's order where that holds."""
     nodes = list(graph.node)
     maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    needs = [[maker[n] for n in _reads(node) if n in maker] for node in nodes]
+    needs = [[maker[n] for n in reads(node) if n in maker] for node in nodes]
     if all(need < i for i, row in enumerate(needs) for need in row):
         return nodes
     order = graphlib.TopologicalSorter(dict(enumerate(needs)))
     return [nodes[i] for i in order.static_order()]
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node reads, those that its subgraphs capture included."""
     inner = [n for a in node.attribute for g in [a.g, *a.graphs] if g.node or g.output for n in captures(g)]
     return [name for name in [*node.input, *inner] if name]
 

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from graphdoc.reports import diff_words, words
-from graphdoc.reports.html import Figure, environment, source
+from graphdoc.reports.html import LISTED, Figure, environment, left_out, source
 from graphdoc.surgeon.diff import ModelDiff, NodeChange
-
-LISTED = 2000
-"""Rows of a table at most; the JSON has all."""
 
 OPEN = 40
 """Groups of at most this many rows are shown unfolded."""
@@ -66,12 +63,8 @@ def _page(diff: ModelDiff) -> Page:
         model=tuple(_model(diff)),
         groups=tuple(_groups(diff)),
         weights=tuple(diff_words.weight_cells(change) for change in diff.weights[:LISTED]),
-        more_weights=_more(len(diff.weights)),
+        more_weights=left_out(len(diff.weights)),
     )
-
-
-def _more(count: int) -> str:
-    return f"and {words.group(count - LISTED)} more, which the JSON lists" if count > LISTED else ""
 
 
 def _figures(diff: ModelDiff) -> Iterator[Figure]:
@@ -117,4 +110,4 @@ def _groups(diff: ModelDiff) -> Iterator[Group]:
     ):
         rows = tuple(diff_words.node_cells(change)[1:] for change in changes[:LISTED])
         title = f"{op}: {diff_words.TITLES[kind]}"
-        yield Group(title, words.group(len(changes)), rows, _more(len(changes)), len(changes) <= OPEN // 4)
+        yield Group(title, words.group(len(changes)), rows, left_out(len(changes)), len(changes) <= OPEN // 4)

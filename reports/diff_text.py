@@ -27,11 +27,7 @@ def diff_lines(
 ) -> str:
     """Return the printed form of a difference, ending in a newline. verbose: list every change."""
     style = Style(max(width, 40), color, pipe, unicode)
-    symbol, word = diff_words.verdict(diff)
-    mark = f"{style.symbol(symbol)} {word}"
-    lead = words.cells(mark) + 3
-    first, *rest = style.wrap(diff_words.sentence(diff), lead)
-    blocks = [[f"{style.paint(symbol, mark)}   {first}", *(" " * lead + line for line in rest)]]
+    blocks = [style.headline(*diff_words.verdict(diff), diff_words.sentence(diff))]
     blocks.append(_facts(diff, style))
     nodes = [diff_words.node_cells(change) for change in diff.nodes]
     weights = [diff_words.weight_cells(change) for change in diff.weights]

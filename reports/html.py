@@ -372,3 +372,12 @@ def _reasons(comparison: Comparison) -> Iterator[Reason]:
         shown = tuple(words.shorten(words.visible(value), LONGEST_WORD) for value in values[:50])
         more = f"and {words.group(len(values) - 50)} more" if len(values) > 50 else ""
         yield Reason(reason, words.group(len(values)), shown, more)
+
+
+LISTED = 2000
+"""Rows of a table without a script at most; the JSON has all."""
+
+
+def left_out(count: int) -> str:
+    """Return what is said under a table of which only the first rows are shown, "" when all are."""
+    return f"and {words.group(count - LISTED)} more, which the JSON lists" if count > LISTED else ""

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from graphdoc.reports import resultdiff_words, words
-from graphdoc.reports.html import Figure, environment, source
+from graphdoc.reports.html import LISTED, Figure, environment, left_out, source
 from graphdoc.reports.resultdiff import Direction, ResultDiff
-
-LISTED = 2000
-"""Rows of a table at most; the JSON has all."""
 
 OPEN = 60
 """Tables of at most this many rows are shown unfolded."""
@@ -94,7 +91,7 @@ def _groups(diff: ResultDiff) -> Iterator[Group]:
 
 def _group(key: str, title: str, rows: Sequence[resultdiff_words.Cells]) -> Iterator[Group]:
     if rows:
-        left = len(rows) - LISTED
-        more = f"and {words.group(left)} more, which the JSON lists" if left > 0 else ""
         heading = f"{title}: {words.group(len(rows))} {'layer' if len(rows) == 1 else 'layers'}"
-        yield Group(key, heading, tuple(rows[:LISTED]), more, len(rows) <= OPEN or key == "worse")
+        yield Group(
+            key, heading, tuple(rows[:LISTED]), left_out(len(rows)), len(rows) <= OPEN or key == "worse"
+        )

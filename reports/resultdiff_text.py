@@ -39,17 +39,12 @@ def result_diff_lines(
         ("no longer compared", [resultdiff_words.layer_cells(x) for x in diff.lost], 0),
         ("compared only now", [resultdiff_words.layer_cells(x) for x in diff.found], 0),
     ]
-    blocks = [_headline(diff, style), _facts(diff, style, verbose=verbose)]
+    blocks = [
+        style.headline(*resultdiff_words.verdict(diff), resultdiff_words.sentence(diff)),
+        _facts(diff, style, verbose=verbose),
+    ]
     blocks += [_layers(title, rows, len(rows) if verbose else most, style) for title, rows, most in tables]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
-
-
-def _headline(diff: ResultDiff, style: Style) -> list[str]:
-    symbol, word = resultdiff_words.verdict(diff)
-    mark = f"{style.symbol(symbol)} {word}"
-    lead = words.cells(mark) + 3
-    first, *rest = style.wrap(resultdiff_words.sentence(diff), lead)
-    return [f"{style.paint(symbol, mark)}   {first}", *(" " * lead + line for line in rest)]
 
 
 def _facts(diff: ResultDiff, style: Style, *, verbose: bool) -> list[str]:

@@ -71,6 +71,12 @@ class Style:
         room = max(_NARROWEST // 2, self.text_width - indent)
         return [text] if self.pipe else _fill([self.short(word, room) for word in text.split(" ")], room)
 
+    def headline(self, symbol: str, word: str, sentence: str) -> list[str]:
+        """Return the lines that answer the question: symbol, word, and a sentence that is set beside them."""
+        mark = f"{self.symbol(symbol)} {word}"
+        lead = f"{mark}   "
+        return _hang(self.wrap(sentence, words.cells(lead)), lead, f"{self.paint(symbol, mark)}   ")
+
 
 def comparison_lines(
     comparison: Comparison,

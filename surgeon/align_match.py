@@ -5,7 +5,7 @@ one side has nodes that the other lacks. A candidate's score is the share of its
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from graphdoc.surgeon.align_ops import COMMUTATIVE
@@ -79,6 +79,27 @@ def look_ahead(side: Side, depth: int = 4) -> list[int]:
             after.append((now[number], tuple(sorted(readers))))
         now = [hash(key) for key in after]
     return now
+
+
+def _spread(half: "Half", value: int, step: Callable[[int], Iterable[int]]) -> set[int]:
+    """Return the nearest paired values that ``step`` leads to from a value, level by level."""
+    found: set[int] = set()
+    level, seen = [value], {value}
+    for _ in range(CLIMB):
+        following = []
+        for current in level:
+            if current in half.values:
+                found.add(current)
+                continue
+            for other in step(current):
+                other = half.same.get(other, other)
+                if other not in seen:
+                    seen.add(other)
+                    following.append(other)
+        if not following or len(seen) > VISITED:
+            break
+        level = following
+    return found
 
 
 class Matcher:
@@ -172,47 +193,21 @@ class Matcher:
 
     def beyond(self, half: Half, value: int) -> set[int]:
         """Return the paired values that a value leads to through unpaired nodes."""
-        found: set[int] = set()
-        level, seen = [value], {value}
-        for _ in range(CLIMB):
-            following = []
-            for current in level:
-                if current in half.values:
-                    found.add(current)
-                    continue
-                for reader, _ in half.side.consumers.get(current, ()):
-                    for made in half.side.items[reader].outputs[:1]:
-                        made = half.same.get(made, made)
-                        if made not in seen:
-                            seen.add(made)
-                            following.append(made)
-            if not following or len(seen) > VISITED:
-                break
-            level = following
-        return found
+
+        def onward(current: int) -> Iterator[int]:
+            for reader, _ in half.side.consumers.get(current, ()):
+                yield from half.side.items[reader].outputs[:1]
+
+        return _spread(half, value, onward)
 
     def frontier(self, half: Half, value: int) -> set[int]:
         """Return the paired values that a value comes from through unpaired nodes; empty when too far."""
-        found: set[int] = set()
-        level, seen = [value], {value}
-        for _ in range(CLIMB):
-            following = []
-            for current in level:
-                if current in half.values:
-                    found.add(current)
-                    continue
-                maker = half.makers(current)
-                if maker is None:
-                    continue
-                for source in half.side.data(half.side.items[maker[0]]):
-                    source = half.same.get(source, source)
-                    if source not in seen:
-                        seen.add(source)
-                        following.append(source)
-            if not following or len(seen) > VISITED:
-                break
-            level = following
-        return found
+
+        def back(current: int) -> Iterable[int]:
+            maker = half.makers(current)
+            return () if maker is None else half.side.data(half.side.items[maker[0]])
+
+        return _spread(half, value, back)
 
     def scopes_fit(self, left: int, right: int) -> bool:
         """Whether two scopes are paired, or would be if branches of If stood in the graph around them."""

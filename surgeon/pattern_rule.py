@@ -48,7 +48,9 @@ class PatternRule:
 
     def pattern(self, op: Recorder, *args: Any, **kwargs: Any) -> Any:
         """Return the pattern, or a tuple of patterns for several outputs."""
-        raise NotImplementedError(f"{type(self).__name__} has no pattern")
+        raise UsageError(
+            f"rule {type(self).__name__} has no pattern", next_step="define pattern(self, op, …)"
+        )
 
     def check(self, match: Match, context: Context) -> Refusal | None:
         """Return why what matched must stay as it is, None to go on. The graph is not to be changed here.
@@ -63,7 +65,9 @@ class PatternRule:
         Asks by name for what it needs: variables of the pattern (``ir.Value``, None when absent), captured
         attributes, ``match`` and ``context``.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no rewrite")
+        raise UsageError(
+            f"rule {type(self).__name__} has no rewrite", next_step="define rewrite(self, op, …)"
+        )
 
     @cached_property
     def recorded(self) -> Pattern:

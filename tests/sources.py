@@ -1,9 +1,13 @@
 """The repository's own files, for tests of what it promises about them."""
 
 import ast
+import os
 import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -63,3 +67,14 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1:
         total -= (first.end_lineno or first.lineno) - first.lineno + 1
     return total
+
+
+def real_models() -> list[Any]:
+    """Return the models below GRAPHDOC_MODELS as parameters of a test; without them one that is skipped.
+
+    They are too large for the repository; the same promises are kept on generated models beside them.
+    """
+    folder = os.environ.get("GRAPHDOC_MODELS")
+    found = sorted(pathlib.Path(folder).rglob("*.onnx")) if folder else []
+    missing = pytest.mark.skip(reason="GRAPHDOC_MODELS names no folder of real models")
+    return found or [pytest.param(None, marks=missing)]

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from graphdoc.engine.ops.dtypes import from_code
+from graphdoc.engine.ops.host import to_host
 from graphdoc.engine.ops.table import Call, Operator
 
 HELD = frozenset(
@@ -50,7 +51,7 @@ def fetch(value: Any) -> Any:
     """Return a value, or a list of them, on the host."""
     if isinstance(value, list | tuple):
         return type(value)(fetch(item) for item in value)
-    return value.get() if hasattr(value, "get") and hasattr(value, "dtype") else value
+    return to_host(value)
 
 
 def _keeps_to_host(value: Any) -> bool:

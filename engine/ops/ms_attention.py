@@ -375,11 +375,7 @@ def group_query_attention(
 
     Raises ValueError for quantised caches, windowed caches, padded queries, and for the output of scores.
     """
-    inputs = {"k_scale": k_scale, "v_scale": v_scale, "query_seqlens": query_seqlens}
-    refused = [name for name, value in attributes.items() if value not in (0, "NONE", "")]
-    refused += [name for name, value in inputs.items() if value is not None]
-    if refused:
-        raise ValueError(f"GroupQueryAttention with {', '.join(sorted(refused))} is not implemented")
+    _refuse_quantised(attributes, k_scale=k_scale, v_scale=v_scale, query_seqlens=query_seqlens)
     xp, dtype = call.xp, query.dtype
     q, k, v = _grouped(xp, query, key, value, num_heads, kv_num_heads)
     q = _head_norm(xp, q, q_norm_weight, qk_norm_epsilon if q_norm_epsilon is None else q_norm_epsilon)
@@ -396,10 +392,17 @@ def group_query_attention(
     hidden = _hidden(xp, starts if causal else ends, ends, length, total, local_window_size, q.dtype)
     bias = None if attention_bias is None else wide(attention_bias)
     sink = xp.zeros(num_heads, q.dtype) if smooth_softmax == 1 and head_sink is None else head_sink
-    out = _attend_groups(
-        call, q, keys[:, :, :total], values[:, :, :total], scale, softcap, bias, hidden, sink
-    )
+    seen = (keys[:, :, :total], values[:, :, :total])
+    out = _attend_groups(call, q, *seen, scale, softcap, bias, hidden, sink)
     return narrow(out, dtype), narrow(keys, dtype), narrow(values, dtype)
+
+
+def _refuse_quantised(attributes: dict[str, Any], **inputs: Array | None) -> None:
+    """Raise ValueError where an attribute or input asks for what is not computed here."""
+    refused = [name for name, value in attributes.items() if value not in (0, "NONE", "")]
+    refused += [name for name, value in inputs.items() if value is not None]
+    if refused:
+        raise ValueError(f"GroupQueryAttention with {', '.join(sorted(refused))} is not implemented")
 
 
 def _grouped(

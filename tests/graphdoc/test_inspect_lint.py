@@ -1,7 +1,6 @@
 """``graphdoc inspect`` and ``graphdoc lint``: what they print, in terminals and pipes, and their JSON."""
 
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -16,6 +15,7 @@ from graphdoc.reports.lint_text import lint_json, lint_lines
 from graphdoc.reports.words import cells
 from graphdoc.surgeon.inspect import ValueSummary, inspect_model
 from graphdoc.surgeon.lint import lint_model
+from tests import sources
 from tests.surgeon import build
 from tests.surgeon.lint_models import FAULTY, node
 
@@ -285,7 +285,7 @@ def test_a_model_may_have_any_file_name(
         assert name in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", sorted(pathlib.Path(os.environ.get("GRAPHDOC_MODELS", "-")).rglob("*.onnx")))
+@pytest.mark.parametrize("path", sources.real_models())
 def test_real_models(path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real models are shown and checked; none of them is refused."""
     assert cli.run(["inspect", str(path), "--layers", "--ops"]) == 0

@@ -1,12 +1,15 @@
 """Small models and helpers for the tests of editing; ONNX Runtime without optimisations is the oracle."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+import pytest
 
+from graphdoc.engine.errors import GraphdocError
 from graphdoc.surgeon import check, load
 from graphdoc.surgeon.writer import write_model
 from tests.surgeon import build
@@ -112,3 +115,14 @@ def ops(edited: ir.Model) -> list[str]:
 
 X = np.array([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]], np.float32)
 """An input for :data:`CHAIN`."""
+
+
+def assert_refuses(verb: Callable[[ir.Model], object], kind: type[GraphdocError], words: str) -> None:
+    """Assert that a verb refuses CHAIN with these words and a next step, and leaves the model as it was."""
+    edited = model(CHAIN)
+    before = frozen(edited)
+    with pytest.raises(kind) as caught:
+        verb(edited)
+    assert words in str(caught.value)
+    assert caught.value.next_step
+    assert frozen(edited) == before

@@ -1,6 +1,5 @@
 """Extracting parts: fed with tapped values, a part gives the tapped outputs."""
 
-import os
 import pathlib
 import random
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from graphdoc.surgeon.edit_extract import extract
 from graphdoc.surgeon.edit_find import Index
 from graphdoc.surgeon.edit_flow import ancestors, reads
 from graphdoc.surgeon.subject import constant
+from tests import sources
 from tests.surgeon import edit_models as m
 
 
@@ -187,13 +187,13 @@ def tapped(model: ir.Model, feeds: dict[str, Any], values: Sequence[ir.Value]) -
     return {str(v.name): found[str(v.name)] if str(v.name) in found else constant(v) for v in values}
 
 
-@pytest.mark.parametrize("path", sorted(pathlib.Path(os.environ.get("GRAPHDOC_MODELS", "-")).rglob("*.onnx")))
+@pytest.mark.parametrize("path", sources.real_models())
 def test_parts_of_real_models(path: pathlib.Path) -> None:
     """A random part of each, fed with values of the whole, gives those of the whole."""
     from graphdoc.api import make_inputs
 
     if path.stat().st_size > 60e6:
-        pytest.skip("runs for long")
+        pytest.skip("a model of over 60 MB: each part is run twice, which takes minutes")
     model = surgeon.load(path)
     inputs, output = cut(model, random.Random(path.name))  # noqa: S311 - which part does not matter
     values = tapped(model, dict(make_inputs(model).feeds), [*inputs, output])

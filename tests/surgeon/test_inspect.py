@@ -1,6 +1,5 @@
 """inspect_model: counts, types, ranges, who serves an operator; held against ONNX, NumPy and the runners."""
 
-import os
 import pathlib
 import time
 
@@ -21,6 +20,7 @@ from graphdoc.surgeon import weights
 from graphdoc.surgeon.inspect import ValueSummary, inspect_model
 from graphdoc.surgeon.model import open_source
 from graphdoc.surgeon.types import ValueType, infer, value_type, without_weights
+from tests import sources
 from tests.surgeon import build
 from tests.surgeon.lint_models import node
 
@@ -360,7 +360,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
         inspect_model(build.model([node("Relu", "x", "y"), node("Abs", "x", "y")]))
 
 
-@pytest.mark.parametrize("path", sorted(pathlib.Path(os.environ.get("GRAPHDOC_MODELS", "-")).rglob("*.onnx")))
+@pytest.mark.parametrize("path", sources.real_models())
 def test_real_models(path: pathlib.Path) -> None:
     """Real models: everything is listed within seconds, numbered as in a comparison."""
     started = time.process_time()

@@ -1,7 +1,6 @@
 """load → save gives back the protobuf that was there; an edit changes what was edited, and no more."""
 
 import filecmp
-import os
 import pathlib
 import warnings
 
@@ -16,6 +15,7 @@ from onnx.backend.test.loader import load_model_tests
 from graphdoc.surgeon.model import load, open_source, save
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.writer import write_model
+from tests import sources
 from tests.surgeon import build
 from tests.surgeon.strategies import models
 
@@ -61,7 +61,7 @@ def test_odd_models_come_back(model: onnx.ModelProto) -> None:
     assert again(stored) == stored
 
 
-@pytest.mark.parametrize("path", sorted(pathlib.Path(os.environ.get("GRAPHDOC_MODELS", "-")).rglob("*.onnx")))
+@pytest.mark.parametrize("path", sources.real_models())
 def test_real_models_come_back(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Real models and their external data are equal after load and save into another folder."""
     source = open_source(path)

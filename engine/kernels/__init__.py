@@ -1,0 +1,1 @@
+"""Kernel specifications: what a step may compute, stated over strided views and checked with NumPy."""

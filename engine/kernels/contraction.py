@@ -1,0 +1,54 @@
+"""Sums of products: matrix products and convolutions of every kind, with what follows fused in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graphdoc.engine.expr import Dtype, Expr, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """out[b, m, n] = epilogue(sum over k of a[b, m, k] · b[b, k, n], further inputs at [b, m, n]).
+
+    batch, rows, terms: how many axes b, m and k stand for; n is one axis.
+    inputs: a of shape (*b, *m, *k), b of shape (*b, *k, n), then any number of shape (*b, *m, n), input k of
+        the epilogue being the view at position k. Output: (*b, *m, n).
+    epilogue: of the sum (leaf ``input`` -1, of dtype ``accumulate``) and inputs 2 and up.
+    accumulate: float32 or float64 for floats (float16 and bfloat16: float32), int32 for 8-bit codes: exact.
+    packed: 0, or b is stored for the device as (*b, n/packed rounded up, k, packed): full lines of n.
+
+    A convolution is the contraction whose view of the padded image has axes (n, y, x | ky, kx, c): strides
+    only.
+    """
+
+    batch: int
+    rows: int
+    terms: int
+    epilogue: Expr
+    accumulate: Dtype
+    packed: int = 0
+
+    def evaluate(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Compute with NumPy: one matrix product per batch, rows a few at a time."""
+        out = outputs[0]
+        outer, n = out.shape[: self.batch], out.shape[-1]
+        rows = out.shape[self.batch : -1]
+        a, b = inputs[0], self._plain(inputs[1], n)
+        terms = prod(a.shape[self.batch + self.rows :])
+        b = b.reshape(*b.shape[: self.batch], terms, n).astype(self.accumulate)
+        total = np.empty((*outer, prod(rows), n), self.accumulate)
+        for at in np.ndindex(*outer):
+            total[at] = a[at].reshape(prod(rows), terms).astype(self.accumulate) @ b[at]
+        operands = {-1: total.reshape(out.shape), **{k: x for k, x in enumerate(inputs) if k >= 2}}
+        (out[...],) = evaluate((self.epilogue,), operands, out.shape)
+
+    def _plain(self, b: Any, n: int) -> Any:
+        """Return b with its axes (batch, k, n) once more."""
+        if not self.packed:
+            return b
+        lines = np.moveaxis(b, -3, -2)
+        return lines.reshape(*lines.shape[:-2], -1)[..., :n]

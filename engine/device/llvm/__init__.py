@@ -1,0 +1,1 @@
+"""Machine code for any CPU: kernels as LLVM IR, compiled in the process by llvmlite."""

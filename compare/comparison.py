@@ -16,6 +16,7 @@ from graphdoc.compare.environment import environment, memory_available
 from graphdoc.compare.examine import MOST, Scene, examine, measure_noise
 from graphdoc.compare.feeds import feeds_for
 from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
+from graphdoc.compare.gallery import Gallery
 from graphdoc.compare.hashing import hash_value
 from graphdoc.compare.inputs import Inputs
 from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
@@ -42,6 +43,7 @@ class Options:
     ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
+    pictures: draw a few layers (compare/gallery.py).
     first_only: stop looking once a layer is known to be wrong by itself; untapped runs are left out.
     command: what to type to repeat the comparison. model, suspect: the reference and the test as typed.
     """
@@ -56,6 +58,7 @@ class Options:
     memory: int | None = None
     latency: bool = True
     first_only: bool = False
+    pictures: bool = False
     command: str = ""
     model: str = ""
     suspect: str = ""
@@ -213,6 +216,7 @@ def _measure(
         tolerance=options.tolerance,
         feeding=feeding,
         progress=progress,
+        observe=Gallery(options.given_limit).observe if options.pictures else None,
     )
 
 
@@ -377,6 +381,7 @@ def _layer(
         time_b=finding.time_b,
         inputs=tuple(sorted({index[name] for name in point.inputs if name in index})),
         note="; ".join(note for note in notes if note),
+        picture=finding.picture,
     )
 
 

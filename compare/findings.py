@@ -11,6 +11,7 @@ import numpy as np
 
 from graphdoc.compare.limits import BOUNDED, own_limit
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, epsilon, measure, ratio
+from graphdoc.compare.picture import Picture
 from graphdoc.compare.result import Limit, Metrics
 from graphdoc.compare.runner import Run, Runner, Values
 from graphdoc.compare.target import Feeding, Point
@@ -28,7 +29,7 @@ class Finding:
 
     metrics: B against A as run; None with ``mismatch`` (why they cannot be held side by side) or ``absent``
     (why there is no value). own, own_metrics: B on A's inputs against A. inherited: B as run against B on
-    A's inputs. notes: what else there is to know when it is wrong.
+    A's inputs. notes: what else there is to know when it is wrong. picture: what to draw of it.
     """
 
     point: Point
@@ -47,6 +48,11 @@ class Finding:
     time_a: float | None = None
     time_b: float | None = None
     notes: list[str] = field(default_factory=list)
+    picture: Picture | None = None
+
+
+Observe = Callable[[Sequence[Finding], Run, Run], None]
+"""Takes the findings of a group of layers while the values of both sides are at hand."""
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ def measure_all(
     tolerance: Tolerance | None,
     feeding: Mapping[str, Feeding],
     progress: Progress | None = None,
+    observe: Observe | None = None,
 ) -> Measured:
     """Measure every point on both sides.
 
@@ -96,6 +103,8 @@ def measure_all(
             for finding in found:
                 if finding.point.key in own and not finding.absent:
                     _note_own(finding, own[finding.point.key])
+            if observe:
+                observe(found, run_a, run_b)
             result.findings += found
             left = left[len(group) :]
             if progress:

@@ -84,13 +84,21 @@ UNSURE = "cannot be judged"
 """How the note of such a value begins."""
 
 
-def judge(findings: Sequence[Finding], evidence: Evidence, given: Limit | None = None) -> list[Judgement]:
-    """Judge all findings in topological order. given: the user's tolerance, which replaces ours."""
-    verdicts: dict[str, Judgement] = {}
+def judge(
+    findings: Sequence[Finding],
+    evidence: Evidence,
+    given: Limit | None = None,
+    known: dict[str, Judgement] | None = None,
+) -> list[Judgement]:
+    """Judge findings in topological order.
+
+    given: the user's tolerance, which replaces ours. known: of the layers before these; it grows.
+    """
+    verdicts: dict[str, Judgement] = {} if known is None else known
     for finding in findings:
         before = [verdicts[name] for name in finding.point.inputs if name in verdicts]
         verdicts[finding.point.key] = _judge(finding, before, evidence, given)
-    return list(verdicts.values())
+    return [verdicts[finding.point.key] for finding in findings]
 
 
 def _judge(

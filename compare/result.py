@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from graphdoc.compare.picture import Picture
+
 SCHEMA = "graphdoc.comparison/1"
 
 
@@ -113,7 +115,7 @@ class Layer:
     inherited_error: B as run against B on A's inputs, over RMS(A); None when not measured.
     truth_a, truth_b: distance of each side from float64 on A's inputs; None when not measured.
     time_a, time_b: seconds; None when the runner does not tell.
-    inputs: indices of the layers that feed this one.
+    inputs: indices of the layers that feed this one. picture: what to draw of it; a few layers have one.
     """
 
     index: int
@@ -139,6 +141,7 @@ class Layer:
     time_b: float | None = None
     inputs: tuple[int, ...] = ()
     note: str = ""
+    picture: Picture | None = None
 
     @property
     def agrees(self) -> bool:

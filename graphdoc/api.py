@@ -83,6 +83,7 @@ def compare_models(
     threads: int = 0,
     memory: int | None = None,
     latency: bool = True,
+    pictures: bool = True,
     command: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> ComparisonResult:
@@ -96,6 +97,7 @@ def compare_models(
         of sums and measurement.
     shapes: sizes of dynamic inputs, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``.
     memory: bytes that tapped values may take.
+    latency, pictures: time whole runs too; draw histograms and the like of a few layers.
 
     Raises ModelError, InputError, UsageError, RunnerError, NothingComparedError.
     """
@@ -111,6 +113,7 @@ def compare_models(
         seed=seed,
         memory=memory,
         latency=latency,
+        pictures=pictures,
         model=_as_typed(model),
         suspect=_as_typed(test),
     )

@@ -23,7 +23,7 @@ from graphdoc.reports import layerdata, words
 from graphdoc.reports.files import write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
-SCRIPTS = ("core.js", "depth.js", "table.js", "graph.js", "detail.js", "latency.js", "page.js")
+SCRIPTS = ("core.js", "depth.js", "table.js", "graph.js", "pictures.js", "detail.js", "latency.js", "page.js")
 """The page's script, in the order in which the parts need each other."""
 
 LONGEST_WORD = 160

@@ -15,6 +15,7 @@ from functools import cache
 from itertools import cycle
 from typing import Any, NoReturn, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from graphdoc.compare.picture import APART, CELLS, EQUAL, LEVELS, Picture
 from graphdoc.compare.result import SCHEMA, Comparison, Layer, Side, Status
 from graphdoc.engine.errors import InputError
 
@@ -207,11 +208,38 @@ def _check(comparison: Comparison) -> None:
             raise _BadValueError(f"index {layer.index} in place {n}", "index", n, "layers")
         if any(not 0 <= source < count for source in layer.inputs):
             raise _BadValueError(f"names a layer that is not among the {count}", "inputs", n, "layers")
+        if layer.picture is not None:
+            with _at("layers"), _at(n), _at("picture"):
+                _check_picture(layer.picture)
     first = comparison.verdict.first
     if first is not None and not 0 <= first < count:
         raise _BadValueError(f"{first} is not among the {count} layers", "first", "verdict")
     if not 0 <= comparison.verdict.exit_code <= 5:
         raise _BadValueError(f"{comparison.verdict.exit_code} is no exit code", "exit_code", "verdict")
+
+
+def _check_picture(picture: Picture) -> None:
+    """Refuse drawings that contradict themselves."""
+    for name in ("histogram", "magnitudes"):
+        drawn = getattr(picture, name)
+        if drawn is not None and not (len(drawn.a) == len(drawn.b) and 0 < len(drawn.a) <= _MOST_BINS):
+            raise _BadValueError(f"expected 1 to {_MOST_BINS} counts, as many for a as for b", name)
+        if drawn is not None and min(*drawn.a, *drawn.b) < 0:
+            raise _BadValueError("a count is negative", name)
+    heat = picture.heat
+    if heat is None:
+        return
+    widths = {len(row) for row in heat.cells}
+    if len(widths) != 1 or not 0 < max(widths) <= CELLS or len(heat.cells) > CELLS:
+        raise _BadValueError(f"expected rows of one length, 1 to {CELLS} cells each way", "cells", "heat")
+    if not set("".join(heat.cells)) <= {*LEVELS, EQUAL, APART}:
+        raise _BadValueError("unknown letter", "cells", "heat")
+    if not (0 <= heat.largest < math.inf and min(heat.shape) > 0):
+        raise _BadValueError("expected a difference and a shape", "heat")
+
+
+_MOST_BINS = 400
+"""More than any picture has; a bound on what a page has to draw."""
 
 
 # Readers: one function per type, which checks a value of JSON and returns it as that type

@@ -14,6 +14,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from graphdoc.compare.result import SYMBOLS, Comparison, Layer, Limit, Status
 from graphdoc.reports import words
+from graphdoc.reports.jsonform import plain
 
 NAME_BUDGET = 1_000_000
 DETAIL_BUDGET = 800_000
@@ -94,6 +95,7 @@ def _by_interest(comparison: Comparison) -> list[Layer]:
     first, layers = comparison.first_divergence, comparison.layers
     wanted = [first, *(layers[n] for n in first.inputs)] if first else []
     wanted += [layer for layer in layers if layer.is_output]
+    wanted += [layer for layer in layers if layer.picture]
     order = [*wanted, *comparison.worst(500), *comparison.differing, *comparison.worst(len(layers)), *layers]
     return list({layer.index: layer for layer in order}.values())
 
@@ -109,6 +111,7 @@ def _detail(layer: Layer) -> dict[str, Any]:
         "limit": _reason(layer.limit),
         "ownLimit": _reason(layer.own_limit),
         "metrics": {key: _metric(value) for key, value in metrics.items() if value is not None},
+        "picture": plain(layer.picture),
     }
     return {key: value for key, value in row.items() if value not in ("", None, {})}
 

@@ -86,6 +86,7 @@ def command(**options: Any) -> int:
             threads=options["threads"],
             memory=parse_size(options["memory"]),
             latency=any(targets.values()) if options["latency"] is None else options["latency"],
+            pictures=bool(options["html"] or options["json_"]),
             progress=progress,
         )
     write(result, options)

@@ -166,9 +166,12 @@ const detail = (() => {
 
   function open(i) {
     const line = lines.get(i), row = line ? JSON.parse(line) : {};
+    const picture = row.picture || {}, size = row.metrics ? row.metrics.size : 0;
+    const histogram = pictures.histogramCard(card, caption, picture, size), heat = pictures.heatCard(card, caption, picture);
+    const range = pictures.rangeCard(card, caption, list, text("dtype", i), row, value);
     const missing = line ? null : card("Metrics", "", make("p", { class: "input" }, "Left out here to keep the page small: it holds the metrics of the layers that matter most. The JSON has them for all."));
     show(host, header(i), make("p", { class: "reason" }, REASONS[statusClass(i)](i), row.note ? " " + row.note : ""),
-      make("div", { class: "cards" }, stack(errorCard(i), truthCard(i), limitCard(i, row)), stack(metricCards(row), missing)),
+      make("div", { class: "cards" }, stack(errorCard(i), truthCard(i), limitCard(i, row), histogram, range), stack(metricCards(row), missing, heat)),
       stack(graphCard(i), layerCard(i, row)));
   }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from graphdoc.compare.picture import HeatMap, Histogram, Magnitudes, Picture, Reach
 from graphdoc.compare.result import (
     Comparison,
     InputInfo,
@@ -97,6 +98,19 @@ def _layer(rng: random.Random, index: int, layers: int) -> Layer:
         time_a=rng.uniform(1e-5, 3e-4) * (12 if op == "Conv" else 1),
         time_b=rng.uniform(1e-5, 3e-4) * (11 if op == "Conv" else 1),
         inputs=_feeds(index),
+        picture=_picture() if index % 600 == 17 else None,
+    )
+
+
+def _picture() -> Picture:
+    counts = tuple(int(4000 / (1 + (k - 24) ** 2)) for k in range(48))
+    rows = tuple("".join(".azmv!"[(r * c + c) % 6] for c in range(40)) for r in range(30))
+    return Picture(
+        histogram=Histogram(low=-3.5, high=4.25, counted=65_536, masked=3, a=counts, b=counts[::-1]),
+        magnitudes=Magnitudes(low=-20, a=(1, 0, 4, 60, 900), b=(0, 0, 5, 61, 899)),
+        reach_a=Reach(dtype="float32", near_overflow=0.0, near_underflow=1e-4, subnormal=0.25),
+        reach_b=Reach(dtype="float16", near_overflow=0.01, near_underflow=0.0, subnormal=0.0),
+        heat=HeatMap(axes=(2, 3), shape=(60, 80), largest=2.9, cells=rows),
     )
 
 

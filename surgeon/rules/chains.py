@@ -66,19 +66,17 @@ def _sources(node: ir.Node, context: Context) -> list[ir.Value]:
 def reshape_back(node: ir.Node, context: Context) -> Edit | None:
     """A chain of reshapes that ends in a shape it had before: x."""
     shape = context.type_of(node.outputs[0]).shape
-    for value in _sources(node, context)[1:]:
-        if known_equal(shape, context.type_of(value).shape) or _undone(node, value):
+    for place, value in enumerate(_sources(node, context)[1:]):
+        if known_equal(shape, context.type_of(value).shape) or (place == 0 and _undoes(node, context)):
             context.replace(node.outputs[0], value)
             return Edit(f"has the shape of '{value.name}' again")
     return None
 
 
-def _undone(node: ir.Node, value: ir.Value) -> bool:
+def _undoes(node: ir.Node, context: Context) -> bool:
     """Whether an Unsqueeze puts back the axes that a Squeeze just took, or the other way round."""
-    first = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if first is None or first.inputs[0] is not value:
-        return False
-    if {node.op_type, first.op_type} != {"Squeeze", "Unsqueeze"}:
+    first = context.producer(node.inputs[0], "Squeeze", "Unsqueeze")
+    if first is None or {node.op_type, first.op_type} != {"Squeeze", "Unsqueeze"}:
         return False
     taken, put = (item.attributes.get("axes") for item in (first, node))
     if taken is not None and put is not None:

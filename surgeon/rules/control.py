@@ -26,10 +26,9 @@ MAX_COPIES = 4096
 """Nodes that unrolling a loop may make."""
 
 
-def branch(node: ir.Node, name: str) -> ir.Graph | None:
-    """Return a subgraph by the name of its attribute."""
-    attribute = node.attributes.get(name)
-    return None if attribute is None else attribute.as_graph()
+def branch(node: ir.Node, name: str) -> ir.Graph:
+    """Return a subgraph by the name of its attribute; reading refuses a node that lacks one."""
+    return node.attributes[name].as_graph()
 
 
 # ---- If
@@ -42,10 +41,7 @@ def constant_if(node: ir.Node, context: Context) -> Edit | None:
     if condition is None or condition.size != 1:
         return None
     name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
-    graph = branch(node, name)
-    if graph is None:
-        return None
-    results = move_into(node, graph, context)
+    results = move_into(node, branch(node, name), context)
     context.facts.forget(*node.outputs)
     _hand_over(node, results, context)
     return Edit(f"the condition is constant: took {name}")
@@ -120,11 +116,7 @@ def unused_branch_outputs(node: ir.Node, context: Context) -> Edit | None:
         return None
     graphs = {name: branch(node, name) for name in ("then_branch", "else_branch")}
     for graph in graphs.values():
-        if graph is None:
-            return None
-    for graph in graphs.values():
-        if graph is not None:
-            _keep_places(graph.outputs, needed, context)
+        _keep_places(graph.outputs, needed, context)
     _rebuild(node, list(node.inputs), needed, graphs, context)
     return Edit(f"left out {len(node.outputs) - len(needed)} outputs that nobody uses")
 
@@ -144,14 +136,14 @@ def _rebuild(
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
     outputs: Sequence[int],
-    graphs: Mapping[str, ir.Graph | None],
+    graphs: Mapping[str, ir.Graph],
     context: Context,
 ) -> None:
     """Put a node with fewer outputs in place of one, around the same subgraphs."""
     for name in graphs:
         node.attributes.pop(name)
     attributes: dict[str, Any] = dict(node.attributes)
-    attributes |= {name: ir.AttrGraph(name, graph) for name, graph in graphs.items() if graph is not None}
+    attributes |= {name: ir.AttrGraph(name, graph) for name, graph in graphs.items()}
     made = context.node(node.op_type, inputs, attributes, len(outputs), node.domain, like=node)
     for place, value in zip(outputs, made, strict=True):
         value.type, value.shape = node.outputs[place].type, node.outputs[place].shape
@@ -199,8 +191,8 @@ def _goes_on(body: ir.Graph, context: Context) -> bool:
 def single_trip(node: ir.Node, context: Context) -> Edit | Refusal | None:
     """A Loop that runs never or once → its inputs, or the nodes of its body."""
     body = branch(node, "body")
-    count = None if body is None else trips(node, body, context)
-    if body is None or count is None or count > 1:
+    count = trips(node, body, context)
+    if count is None or count > 1:
         return None
     return unroll(node, body, count, context)
 
@@ -209,8 +201,8 @@ def single_trip(node: ir.Node, context: Context) -> Edit | Refusal | None:
 def unroll_loops(node: ir.Node, context: Context) -> Edit | Refusal | None:
     """A Loop with a known number of trips → that many copies of its body."""
     body = branch(node, "body")
-    count = None if body is None else trips(node, body, context)
-    if body is None or count is None:
+    count = trips(node, body, context)
+    if count is None:
         return Refusal("how often it runs is not known")
     if count > MAX_TRIPS or count * sum(1 for _ in walk(body)) > MAX_COPIES:
         return Refusal(f"{count} copies of its body are too many")
@@ -287,8 +279,6 @@ def _unsqueezed(node: ir.Node, value: ir.Value, context: Context) -> ir.Value:
 def loop_invariants(node: ir.Node, context: Context) -> Edit | None:
     """A value that a Loop hands on unchanged is read from outside."""
     body = branch(node, "body")
-    if body is None:
-        return None
     for place, formal in enumerate(body.inputs[2:]):
         start = node.inputs[2 + place]
         if start is None or not _handed_on(formal, body.outputs[1 + place], context):
@@ -323,8 +313,6 @@ def _handed_on(formal: ir.Value, result: ir.Value, context: Context) -> bool:
 def loop_dead_values(node: ir.Node, context: Context) -> Edit | None:
     """Leave out what a Loop carries or collects and nobody uses."""
     body = branch(node, "body")
-    if body is None:
-        return None
     carried = len(body.inputs) - 2
     places = _needed_places(node, body, carried, context)
     if len(places) == len(node.outputs) or not places:

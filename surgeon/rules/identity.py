@@ -68,10 +68,7 @@ def same_type(node: ir.Node, place: int, context: Context) -> bool:
 
 def constant_input(node: ir.Node, place: int, context: Context) -> np.ndarray[Any, Any] | None:
     """Return a constant input's content; None when it is left out or not constant."""
-    if place >= len(node.inputs):
-        return None
-    value = node.inputs[place]
-    return None if value is None else context.array(value)
+    return context.array(node.inputs[place]) if place < len(node.inputs) else None
 
 
 def present(node: ir.Node, place: int) -> bool:
@@ -156,7 +153,7 @@ def _only_summed(value: ir.Value, context: Context) -> bool:
             op = operator_name(usage.node)
             if op in _SUMS or op in ("Shape", "Size"):
                 continue
-            if op not in _CARRIES or (usage.idx and op != "Concat"):
+            if op not in _CARRIES:
                 return False
             left += [made for made in usage.node.outputs if made not in seen]
             seen.update(usage.node.outputs)

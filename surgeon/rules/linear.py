@@ -130,6 +130,7 @@ def _rounded(array: Array, dtype: Any) -> Array | None:
 def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, context: Context) -> Outcome:
     """Put y · factor + shift of a linear operator's result into its weights and bias.
 
+    A MatMul has no bias: callers give it no shift.
     factor, shift: one float64 number per output channel. ``node`` is what computed them; its output becomes
     that of the linear operator.
     """
@@ -138,8 +139,6 @@ def fuse(node: ir.Node, found: ir.Node, factor: Array, shift: Array | None, cont
         return None
     if not (factor == 1).all() and _in_files(found, context):
         return Refusal(f"its weights lie in a file, and {weights.nbytes / 1e6:.3g} MB would be copied")
-    if found.op_type == "MatMul" and shift is not None and shift.any():
-        return None
     with np.errstate(all="ignore"):
         changed = _rounded(_scaled(found, weights, factor, context), weights.dtype)
         bias = _new_bias(found, factor, shift, context)
@@ -251,8 +250,6 @@ def _not_inference(node: ir.Node, context: Context) -> Refusal | None:
         return Refusal("it lists more outputs than one, so it is in training mode")
     if not context.attribute(node, "spatial", 1):
         return Refusal("its parameters vary over the image")
-    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
-        return Refusal("its statistics are used")
     return None
 
 

@@ -62,16 +62,12 @@ def _duplicate_initializers(root: Root, context: Context) -> Iterator[Done]:
         groups: dict[Any, list[ir.Value]] = {}
         named = annotation_names(graph) if graph.initializers else set()
         for value in graph.initializers.values():
-            if value.const_value is not None and not value.is_graph_input() and value.name not in named:
-                groups.setdefault(_kind(value), []).append(value)
+            tensor = value.const_value
+            if tensor is not None and not value.is_graph_input() and value.name not in named:
+                groups.setdefault((tensor.dtype, tuple(tensor.shape)), []).append(value)
         for values in groups.values():
             if len(values) > 1:
                 yield from _merge_equal(values, context)
-
-
-def _kind(value: ir.Value) -> Any:
-    tensor = value.const_value
-    return (tensor.dtype, tuple(tensor.shape)) if tensor is not None else None
 
 
 def _merge_equal(values: list[ir.Value], context: Context) -> Iterator[Done]:

@@ -34,11 +34,7 @@ def reshape_target(
             return None
         else:
             target.append(-1)
-    if target.count(-1) > 1:
-        return None
-    if any(entry < -1 for entry in target):
-        return None
-    return target
+    return None if target.count(-1) > 1 else target
 
 
 @rule("constant-reshape-target", "shape", "Reshape")

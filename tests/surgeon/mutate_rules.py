@@ -25,20 +25,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = Path("tests/surgeon")
+GUARDS = ("test_simplify_guards.py", "test_rule_guards.py", "test_guards.py", "test_guards_fold.py")
 FAMILIES = {
-    "identity": ("test_simplify_rules.py", "test_simplify_guards.py"),
-    "chains": ("test_simplify_rules.py", "test_simplify_guards.py"),
-    "shapes": ("test_simplify_rules.py", "test_simplify_guards.py"),
-    "linear": ("test_simplify_linear.py", "test_simplify_guards.py", "test_simplify_rules.py"),
-    "parallel": ("test_simplify_parallel.py",),
-    "control": ("test_simplify_control.py", "test_simplify_guards.py"),
-    "fold": ("test_simplify_rules.py", "test_simplify.py", "test_simplify_guards.py"),
-    "passes": (
-        "test_simplify.py",
-        "test_simplify_rules.py",
-        "test_simplify_control.py",
-        "test_simplify_guards.py",
-    ),
+    "identity": ("test_simplify_rules.py", *GUARDS),
+    "chains": ("test_simplify_rules.py", *GUARDS),
+    "shapes": ("test_simplify_rules.py", *GUARDS),
+    "linear": ("test_simplify_linear.py", *GUARDS, "test_simplify_rules.py"),
+    "parallel": ("test_simplify_parallel.py", *GUARDS),
+    "control": ("test_simplify_control.py", *GUARDS),
+    "fold": ("test_simplify_rules.py", "test_simplify.py", *GUARDS),
+    "passes": ("test_simplify.py", "test_simplify_rules.py", "test_simplify_control.py", *GUARDS),
 }
 """Module of rules → files of tests that must notice when one of its guards is gone."""
 

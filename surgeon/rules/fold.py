@@ -2,8 +2,8 @@
 
 Never folded: random operators; DequantizeLinear and QuantizeLinear (quantized weights stay quantized);
 values that are not tensors; results that the specification leaves open (a float cast to an integer that
-cannot hold it, an integer divided by zero, integers that overflow); nodes that would make the model grow
-past ``max_growth``.
+cannot hold it, an integer divided by zero, reductions and powers of integers that overflow); nodes that
+would make the model grow past ``max_growth``. Sums, differences and products of integers wrap.
 """
 
 import math
@@ -278,9 +278,15 @@ def _cast_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | No
 
 
 def _division_hazard(node: ir.Node, arrays: list[Any], context: Context) -> str | None:
-    """An integer divided by zero."""
-    if np.dtype(arrays[1].dtype).kind in "iu" and not arrays[1].all():
+    """An integer divided by zero, or the smallest one by −1, at which processors stop too."""
+    dividend, divisor = arrays[0], arrays[1]
+    if dividend.dtype.kind not in "iu":
+        return None
+    if not divisor.all():
         return "an integer is divided by zero: the result is left open"
+    smallest = np.iinfo(dividend.dtype).min
+    if smallest and ((dividend == smallest) & (divisor == -1)).any():
+        return f"{smallest} is divided by -1: the result is left open"
     return None
 
 

@@ -5,7 +5,7 @@
 A guard is a condition under which a rule refuses or is not concerned: ``if …: return Refusal(…)``, ``return
 None`` or ``return False``, and the same in ``return x if … else None``. Each is made never to hold, in a
 process of its own, and the tests of its family run until one fails. A guard whose loss no test notices is
-printed.
+printed, with the reason where it is a known one (``EXPLAINED``).
 """
 
 import ast
@@ -25,18 +25,37 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = Path("tests/surgeon")
-GUARDS = ("test_simplify_guards.py", "test_rule_guards.py", "test_guards.py", "test_guards_fold.py")
+GUARDS = ("test_simplify_guards.py", "test_rule_guards.py", "test_guards.py")
 FAMILIES = {
     "identity": ("test_simplify_rules.py", *GUARDS),
     "chains": ("test_simplify_rules.py", *GUARDS),
     "shapes": ("test_simplify_rules.py", *GUARDS),
-    "linear": ("test_simplify_linear.py", *GUARDS, "test_simplify_rules.py"),
+    "linear": (
+        "test_simplify_linear.py",
+        "test_guards_linear.py",
+        *GUARDS,
+        "test_simplify_rules.py",
+        "test_simplify_memory.py::test_how_much_is_copied",
+    ),
     "parallel": ("test_simplify_parallel.py", *GUARDS),
     "control": ("test_simplify_control.py", *GUARDS),
-    "fold": ("test_simplify_rules.py", "test_simplify.py", *GUARDS),
+    "fold": ("test_guards_fold.py", "test_simplify_rules.py", "test_simplify.py", *GUARDS),
     "passes": ("test_simplify.py", "test_simplify_rules.py", "test_simplify_control.py", *GUARDS),
 }
 """Module of rules → files of tests that must notice when one of its guards is gone."""
+
+TYPES = "(for the type checker: what is None here was refused before)"
+EXPLAINED: dict[str, dict[str, str]] = {
+    "linear": {
+        "weights is None": TYPES,
+        "weights is None or array is None": TYPES,
+        "node.inputs[1] is not None": TYPES,
+    },
+    "parallel": {"value is None": TYPES},
+    "passes": {"tensor is None": TYPES},
+    "fold": {"row is None": TYPES, "array is None": TYPES},
+}
+"""Family → condition → why no test can notice that it is gone."""
 
 NOT_INSTALLED = 99
 SECONDS = 40
@@ -111,16 +130,17 @@ def check(family: str) -> tuple[int, int]:
     path = ROOT / "surgeon" / "rules" / f"{family}.py"
     source = path.read_text("utf-8")
     module = importlib.import_module(f"graphdoc.surgeon.rules.{family}")
-    files = [str(TESTS / name) for name in FAMILIES[family] if (ROOT / TESTS / name).exists()]
+    files = [str(TESTS / name) for name in FAMILIES[family]]
+    explained = EXPLAINED.get(family, {})
     count, missed = len(list(guards(ast.parse(source)))), 0
     if _broken(files, module):
         raise RuntimeError(f"a test of {family} fails although nothing is changed")
     for number in range(count):
         code, line, text = mutant(source, number)
         if not _broken(files, module, code):
-            missed += 1
-            print(f"  {family}.py:{line}  {text}", flush=True)
-    print(f"{family}: {count - missed} of {count} guards are noticed", flush=True)
+            missed += text not in explained
+            print(f"  {family}.py:{line}  {text}  {explained.get(text, '')}", flush=True)
+    print(f"{family}: {count - missed} of {count} guards are noticed or explained", flush=True)
     return missed, count
 
 
@@ -134,7 +154,7 @@ def main(names: list[str]) -> int:
     onnxruntime.set_default_logger_severity(4)
     totals = [check(name) for name in names or FAMILIES]
     missed, count = (sum(column) for column in zip(*totals, strict=True))
-    print(f"in all: {count - missed} of {count} guards are noticed")
+    print(f"in all: {count - missed} of {count} guards are noticed or explained")
     return 1 if missed else 0
 
 

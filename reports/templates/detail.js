@@ -159,7 +159,7 @@ const detail = (() => {
 
   function header(i) {
     const move = (step, words, name) => make("button", { type: "button", "aria-label": name, disabled: i + step < 0 || i + step >= count ? "" : null,
-      onclick: () => select(i + step, "button") }, words);
+      onclick: () => select(i + step, name) }, words);
     return make("div", { class: "detail-head" }, make("span", { class: "title" }, title(i) + " ", nameOf(data.name[i])), statusMark(i),
       make("span", { class: "moves" }, move(-1, "‹ previous", "previous layer"), move(1, "next ›", "next layer")));
   }
@@ -181,6 +181,10 @@ const detail = (() => {
     return shown.length ? make("div", { class: "stack" }, shown) : null;
   }
 
-  listeners.push(open);
+  listeners.push((i, from) => {
+    open(i);
+    if (from === "graph") host.querySelector(".node.here")?.focus({ preventScroll: true });
+    [...host.querySelectorAll(".moves button")].find((button) => button.getAttribute("aria-label") === from)?.focus({ preventScroll: true });
+  });
   return { open };
 })();

@@ -50,12 +50,25 @@ const graph = (() => {
     const left = x - box / 2, top = y - HIGH / 2, wrong = ["own", "nan"].includes(statusClass(i));
     const error = `${statusOf(i)[1]} ${number(figure("error", i))}`, room = box - 16 - 6.4 * error.length;
     const open = () => select(i, "graph");
-    return draw("g", { class: "node" + (i === centre ? " here" : "") + (wrong ? " wrong" : ""), tabindex: 0, role: "link",
-      "aria-label": `${title(i)}, ${statusOf(i)[0]}`, onclick: open, onkeydown: (event) => { if (event.key === "Enter") open(); } },
+    const head = shorten(title(i), Math.max(4, Math.floor(room / 6.2))), name = shorten(data.name[i], Math.max(4, Math.floor((box - 14) / 6.6)));
+    const shown = box > 90 ? [head, error, name] : [head, name], spoken = [...shown, statusOf(i)[0], i === centre ? "this layer" : ""];
+    return draw("g", { class: "node" + (i === centre ? " here" : "") + (wrong ? " wrong" : ""), tabindex: 0, role: "link", "data-node": i,
+      "aria-label": spoken.filter(Boolean).join(" "), onclick: open, onkeydown: (event) => press(event, i) },
       draw("rect", { x: left, y: top, width: box, height: HIGH, rx: 3 }),
-      label(left + 7, top + 15, shorten(title(i), Math.max(4, Math.floor(room / 6.2))), { class: "ink" }),
-      box > 90 ? label(left + box - 7, top + 15, error, { "text-anchor": "end", class: wrong ? "bad" : null }) : null,
-      label(left + 7, top + 30, shorten(data.name[i], Math.max(4, Math.floor((box - 14) / 6.6))), { class: "mono" }));
+      label(left + 7, top + 15, head, { class: "ink" }), " ",
+      box > 90 ? label(left + box - 7, top + 15, error, { "text-anchor": "end", class: wrong ? "bad" : null }) : null, " ",
+      label(left + 7, top + 30, name, { class: "mono" }));
+  }
+
+  /** Open a layer, or move the focus to what it reads (up), to what reads it (down), or beside it. */
+  function press(event, i) {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(i, "graph"); return; }
+    const shown = [...event.currentTarget.parentElement.querySelectorAll("[data-node]")], at = (j) => shown.find((g) => Number(g.dataset.node) === j);
+    const here = shown.indexOf(event.currentTarget);
+    const next = { ArrowUp: data.inputs[i].map(at).find(Boolean), ArrowDown: readers[i].map(at).find(Boolean), ArrowLeft: shown[here - 1], ArrowRight: shown[here + 1] }[event.key];
+    if (!event.key.startsWith("Arrow")) return;
+    event.preventDefault();
+    if (next) next.focus();
   }
 
   /** Return the drawing for a place `space` px wide. */
@@ -64,8 +77,9 @@ const graph = (() => {
     const { place, box, height } = positions(row, width);
     const edges = [...place].flatMap(([j, at]) =>
       data.inputs[j].filter((k) => place.has(k)).map((k) => edge(place.get(k), at, box)));
+    const boxes = [...place].sort((a, b) => a[0] - b[0]);
     return make("div", { class: "figure graph" }, draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "group",
-      "aria-label": "graph around the layer" }, edges, [...place].map(([j, at]) => node(j, i, at, box))));
+      "aria-label": "graph around the layer" }, edges, boxes.map(([j, at]) => node(j, i, at, box))));
   }
 
   return { around };

@@ -7,7 +7,8 @@ const latency = (() => {
   const sides = [["A", "timeA", "var(--a)"], ["B", "timeB", "var(--b)"]].filter((side) => has(side[1]));
   const time = (side, i) => figure(side[1], i) || 0;
   const total = new Map(sides.map((side) => [side[0], layers.reduce((sum, i) => sum + time(side, i), 0)]));
-  const largest = (i) => Math.max(...sides.map((side) => time(side, i)));
+  const most = layers.map((i) => sides.reduce((longest, side) => Math.max(longest, time(side, i)), 0));
+  const largest = (i) => most[i];
   const slowest = layers.slice().sort((a, b) => largest(b) - largest(a) || a - b).slice(0, DRAWN).filter((i) => largest(i) > 0);
   const share = (side, i) => percent(total.get(side[0]) ? time(side, i) / total.get(side[0]) : 0);
   let all = false;
@@ -28,7 +29,7 @@ const latency = (() => {
       if (!slow.has(i)) { end += time(side, i); continue; }
       flush();
       const from = x(end), width = x(end + time(side, i)) - from;
-      parts.push(draw("rect", { class: "slice", x: from, y, width, height: 40, fill: side[2], "fill-opacity": 0.72,
+      parts.push(draw("rect", { class: "slice", x: from, y, width, height: 40, fill: side[2],
         onpointerenter: () => read(i), onclick: () => select(i, "link") }));
       const fit = { fill: "var(--panel)", "pointer-events": "none" };
       if (width > 58) parts.push(label(from + 5, y + 17, "#" + i, { style: fit }), label(from + 5, y + 31, seconds(time(side, i)), { style: fit }));
@@ -62,10 +63,11 @@ const latency = (() => {
   }
 
   function list() {
-    const heads = [["#", "num"], ["op", ""], ["layer", "wide"], ["", "wide"], ...sides.map((side) => [side[0], "num"]),
+    const heads = [["#", "num"], ["op", ""], ["layer", "wide"], ["bars", "wide", true], ...sides.map((side) => [side[0], "num"]),
       ...(sides.length === 2 ? [["B − A", "num wide"]] : []), ...sides.map((side, k) => ["share of " + side[0], k ? "num wide" : "num"])];
     const shown = slowest.slice(0, all ? DRAWN : FIRST), more = $("time-more");
-    show($("time-table").tHead, make("tr", null, heads.map(([words, kind]) => make("th", { scope: "col", class: kind || null }, words))));
+    show($("time-table").tHead, make("tr", null, heads.map(([words, kind, unseen]) =>
+      make("th", { scope: "col", class: kind || null }, unseen ? make("span", { class: "unseen" }, words) : words))));
     show($("time-table").tBodies[0], shown.map(row));
     more.hidden = slowest.length <= FIRST;
     more.textContent = all ? `show the ${FIRST} slowest` : `show the ${slowest.length} slowest`;

@@ -27,7 +27,7 @@ const pictures = (() => {
       parts.push(draw("line", { x1: left, x2: right, y1: y(10 ** p), y2: y(10 ** p), class: "line" }),
         label(left - 4, y(10 ** p) + 4, p > 3 ? "1e" + p : group(10 ** p), { "text-anchor": "end" }));
     parts.push(
-      draw("path", { d: `M${left} ${bottom}${steps(a)}V${bottom}Z`, fill: "var(--area)" }),
+      draw("path", { d: `M${left} ${bottom}${steps(a)}V${bottom}Z`, fill: "var(--area)", stroke: "var(--a)", "stroke-width": 0.8 }),
       draw("path", { d: `M${left} ${bottom}${steps(b)}V${bottom}`, fill: "none", stroke: "var(--b)", "stroke-width": 1.4 }),
       draw("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
     return parts;

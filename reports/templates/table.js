@@ -2,7 +2,7 @@
 
 const table = (() => {
   if (!count) return { layout() {}, refresh() {} };
-  const ROW = 26, SPARE = 6;
+  const ROW = 26, SPARE = 6, HEAD = 30;
   const host = $("grid"), head = $("grid-head"), body = $("grid-body"), pad = $("grid-pad");
 
   // title, least width in px, share of what is left, sort key, how a cell is filled, rank for leaving out
@@ -53,15 +53,14 @@ const table = (() => {
 
   /** Choose the columns that fit and lay them out. */
   function layout() {
-    const bar = body.offsetWidth - body.clientWidth, room = host.clientWidth - bar - 16;
+    const room = body.clientWidth - 16;
     columns = all.slice();
     all[1].width = room < 420 ? 110 : 150;
     const needed = () => columns.reduce((sum, column) => sum + column.width + 10, -10);
     while (needed() > room && columns.some((column) => column.rank))
       columns.splice(columns.indexOf(columns.reduce((a, b) => (b.rank > a.rank ? b : a))), 1);
     host.style.setProperty("--grid", columns.map((c) => (c.grow ? `minmax(${c.width}px, ${c.grow}fr)` : c.width + "px")).join(" "));
-    head.style.setProperty("padding-right", 8 + bar + "px");
-    host.setAttribute("aria-colcount", columns.length);
+    body.setAttribute("aria-colcount", columns.length);
     show(head, columns.map((column) => make("span", { role: "columnheader", class: column.num ? "num" : null },
       make("button", { type: "button", title: "Sort by " + column.title.toLowerCase(), onclick: () => sortBy(column) }))));
     letters = Math.max(12, Math.floor(head.children[1].clientWidth / 7.6));
@@ -107,7 +106,7 @@ const table = (() => {
     });
     order = known.concat(unknown);
     pad.style.setProperty("height", order.length * ROW + "px");
-    host.setAttribute("aria-rowcount", order.length + 1);
+    body.setAttribute("aria-rowcount", order.length + 1);
     body.scrollTop = 0;
     say();
     paint();
@@ -124,14 +123,15 @@ const table = (() => {
   function paint() {
     painting = 0;
     const start = Math.max(0, Math.floor(body.scrollTop / ROW) - SPARE);
-    const end = Math.min(order.length, Math.ceil((body.scrollTop + body.clientHeight) / ROW) + SPARE);
+    const end = Math.min(order.length, Math.ceil((body.scrollTop + body.clientHeight - HEAD) / ROW) + SPARE);
     while (rows.length < end - start) {
       const row = make("div", { role: "row", class: "row" }, columns.map((c) => make("span", { role: "gridcell", class: c.num ? "num" : null })));
       rows.push(row);
       pad.append(row);
     }
     rows.forEach((row, k) => place(row, start + k, end));
-    body.setAttribute("aria-activedescendant", selected >= 0 ? "row-" + selected : "");
+    const shown = rows.some((row) => row.layer === selected && !row.hidden);
+    if (shown) body.setAttribute("aria-activedescendant", "row-" + selected); else body.removeAttribute("aria-activedescendant");
   }
 
   function place(row, position, end) {
@@ -148,15 +148,16 @@ const table = (() => {
   }
 
   function bring(position) {
-    const top = position * ROW;
+    const top = position * ROW, room = body.clientHeight - HEAD;
     if (top < body.scrollTop) body.scrollTop = top;
-    else if (top + ROW > body.scrollTop + body.clientHeight) body.scrollTop = top + ROW - body.clientHeight;
+    else if (top + ROW > body.scrollTop + room) body.scrollTop = top + ROW - room;
     paint();
   }
 
   function press(event) {
+    if (event.target !== body) return;
     if (event.key === "Enter") { $("detail").focus(); return; }
-    const page = Math.floor(body.clientHeight / ROW) - 1, at = order.indexOf(selected);
+    const page = Math.floor((body.clientHeight - HEAD) / ROW) - 1, at = order.indexOf(selected);
     const targets = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: order.length - 1 };
     if (!(event.key in targets) || !order.length) return;
     event.preventDefault();
@@ -187,6 +188,6 @@ const table = (() => {
     if (position >= 0 && from !== "table" && from !== "load") bring(position); else paint();
   });
   options();
-  body.style.setProperty("--rows", Math.max(5, count) * ROW + "px");
+  body.style.setProperty("--rows", HEAD + Math.max(5, count) * ROW + "px");
   return { layout, refresh, filter, get order() { return order; } };
 })();

@@ -1,10 +1,11 @@
 """What a page must have for keyboards, screen readers and weak eyes, checked without a browser.
 
-A checker in a browser (axe-core) found no fault in pages of all outcomes; what it looked at that can be seen in
-the source stands here, so that it stays so.
+A checker in a browser (axe-core) found no fault in pages of all outcomes; what it looked at that can be seen
+in the source stands here, so that it stays so.
 """
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_one_main_heading_and_no_level_is_left_out(outcome):
     levels = [int(e.tag[1]) for e in page_of(outcome).elements if re.fullmatch(r"h[1-6]", e.tag)]
     assert levels.count(1) == 1
     assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 @every_outcome

@@ -92,6 +92,10 @@ class Facts:
             self._drop(value)
             pending += [found for found in self._derived(value) if self._known(found)]
 
+    def assume(self, value: ir.Value, known: TensorType) -> None:
+        """Take something for known of a value from now on; of these facts nothing was asked before."""
+        self._frame(value.graph).memo[value] = known
+
     def forget_all(self) -> None:
         """Forget everything but the sizes that were given."""
         self._owners.clear()

@@ -7,12 +7,15 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.attributes import to_array
+from graphdoc.engine.infer import Facts
+from graphdoc.engine.ops.table import TensorType
 from graphdoc.surgeon.rules.base import (
     Context,
     Edit,
     Refusal,
     captured,
     counts,
+    operator_name,
     rule,
     subgraphs,
     use_count,
@@ -41,10 +44,61 @@ def constant_if(node: ir.Node, context: Context) -> Edit | None:
     if condition is None or condition.size != 1:
         return None
     name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+    _take(node, name, context)
+    return Edit(f"the condition is constant: took {name}")
+
+
+def _take(node: ir.Node, name: str, context: Context) -> None:
+    """Put the nodes of one branch in place of an If."""
     results = move_into(node, branch(node, name), context)
     context.facts.forget(*node.outputs)
     _hand_over(node, results, context)
-    return Edit(f"the condition is constant: took {name}")
+
+
+_RANKS = {"Gemm": 2, "GRU": 3, "LSTM": 3, "RNN": 3}
+"""Operators that take a first input of one rank alone, and fail on others."""
+
+
+@rule("impossible-branch", "control", "If")
+def impossible_branch(node: ir.Node, context: Context) -> Edit | None:
+    """If, one of whose branches gives a value that an operator after it must fail on → the other branch.
+
+    Both are looked through with the condition and the outputs that they would have. Only nodes of the same
+    graph count: they run whenever the If does. A run that takes the other branch then fails as it did before,
+    or gives a result where there was none.
+    """
+    readers = [item for item in node.graph or () if operator_name(item) in _RANKS]
+    if not readers or not _ranks_differ(node, context):
+        return None
+    failing = [name for name in _BRANCHES if _fails(node, name, readers, context)]
+    if len(failing) != 1:
+        return None
+    [name] = {*_BRANCHES} - {*failing}
+    _take(node, name, context)
+    return Edit(f"nothing could follow {failing[0]}: took {name}")
+
+
+_BRANCHES = ("then_branch", "else_branch")
+
+
+def _ranks_differ(node: ir.Node, context: Context) -> bool:
+    """Whether an output has different known ranks in the two branches."""
+    rows = zip(*(branch(node, name).outputs for name in _BRANCHES), strict=True)
+    shapes = [[context.type_of(value).shape for value in row] for row in rows]
+    return any(a is not None and b is not None and len(a) != len(b) for a, b in shapes)
+
+
+def _fails(node: ir.Node, name: str, readers: Sequence[ir.Node], context: Context) -> bool:
+    """Whether an operator after an If gets an input of the wrong rank when this branch is taken."""
+    facts = Facts(context.model, claims=False)
+    condition = node.inputs[0]
+    shape = context.type_of(condition).shape
+    if condition is not None and shape == ():
+        facts.assume(condition, TensorType(np.dtype(bool), (), np.array(name == "then_branch")))
+    for output, result in zip(node.outputs, branch(node, name).outputs, strict=True):
+        facts.assume(output, facts.of(result))
+    shapes = [(item.op_type, facts.of(item.inputs[0]).shape) for item in readers]
+    return any(shape is not None and len(shape) != _RANKS[op] for op, shape in shapes)
 
 
 def move_into(node: ir.Node, graph: ir.Graph, context: Context) -> list[ir.Value]:
@@ -360,4 +414,5 @@ RULES = (
     loop_invariants,
     loop_dead_values,
     unused_branch_outputs,
+    impossible_branch,
 )

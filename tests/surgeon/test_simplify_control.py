@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.surgeon import build
-from tests.surgeon.simplify_check import check, parse
+from tests.surgeon.simplify_check import check, parse, run
 
 INT64 = TensorProto.INT64
 
@@ -234,3 +234,108 @@ def test_folds_inside_a_body() -> None:
     result = check(proto)
 
     assert [node.op_type for node in result.proto.graph.node[0].attribute[0].g.node] == ["Add", "Relu"]
+
+
+def _ranks(*, reader: str = "LSTM", nested: bool = False, ranks: str = "different") -> onnx.ModelProto:
+    """Return an If that gives x of rank 3 with an axis more, or with one less, before Unsqueeze and a reader.
+
+    nested: the reader lies in a branch of another If. ranks: "same" puts the axis in on both sides.
+    """
+    more = [helper.make_node("Unsqueeze", ["x", "zero"], ["t"])]
+    less = more if ranks == "same" else [helper.make_node("Squeeze", ["x", "zero"], ["t"])]
+    inputs = [build.value("x", ["L", 2, 3]), build.value("c", [], TensorProto.BOOL)]
+    rng = np.random.default_rng(0)
+    weights = [build.weight("W", rng.standard_normal((1, 16, 3)).astype(np.float32))]
+    weights += [build.weight("R", rng.standard_normal((1, 16, 4)).astype(np.float32))]
+    weights += [build.weight("zero", np.array([0])), build.weight("B", np.ones((3, 4), np.float32))]
+    last = helper.make_node(reader, ["u", "W", "R"], ["y"], hidden_size=4)
+    if reader == "Gemm":
+        last = helper.make_node("Gemm", ["i", "B"], ["y"])
+    if reader == "Relu":
+        last = helper.make_node("Relu", ["u"], ["y"])
+    unknown = build.value("y", None)
+    if nested:
+        away = helper.make_graph([helper.make_node("Exp", ["u"], ["y"])], "away", [], [unknown])
+        inner = helper.make_graph([last], "inner", [], [unknown])
+        last = helper.make_node("If", ["d"], ["y"], then_branch=inner, else_branch=away)
+        inputs.append(build.value("d", [], TensorProto.BOOL))
+    nodes = [
+        helper.make_node(
+            "If", ["c"], ["i"], then_branch=_free("then", more), else_branch=_free("else", less)
+        ),
+        helper.make_node("Unsqueeze", ["i", "zero"], ["u"]),
+        last,
+    ]
+    rank = {"LSTM": 4, "Gemm": 2}.get(reader)
+    outputs = [build.value("y", [f"d{i}" for i in range(rank or 0)])] if rank else [build.value("y", ["P"])]
+    if rank is None or nested:
+        outputs = [build.value("z", ["P"])]
+        nodes.append(helper.make_node("Reshape", ["y", "flat"], ["z"]))
+        weights.append(build.weight("flat", np.array([-1])))
+    return build.model(nodes, inputs=inputs, outputs=outputs, weights=weights, ir_version=8)
+
+
+def _free(name: str, nodes: list[Any]) -> Any:
+    return helper.make_graph(nodes, name, [], [build.value("t", None)])
+
+
+def _seeds(*conditions: bool, **more: bool) -> list[dict[str, Any]]:
+    x = np.random.default_rng(1).standard_normal((1, 2, 3)).astype(np.float32)
+    return [{"x": x, "c": np.array(c), **{n: np.array(v) for n, v in more.items()}} for c in conditions]
+
+
+@pytest.mark.parametrize("reader", ["LSTM", "Gemm"])
+def test_a_branch_that_no_run_survives_goes(reader: str) -> None:
+    """LSTM takes three axes and Gemm two; ONNX Runtime refuses the other branch's."""
+    proto = _ranks(reader=reader)
+    with pytest.raises(Exception, match=r"(?i)dimension|rank|shape|matrix"):
+        run(proto, _seeds(True)[0])
+
+    result = check(proto, feeds=_seeds(False))
+    assert "If" not in result.ops
+    assert result.rules() >= {"impossible-branch"}
+
+
+@pytest.mark.parametrize(
+    ("more", "conditions"),
+    [
+        ({"reader": "Relu"}, (False, True)),
+        ({"nested": True}, (False,)),
+        ({"nested": True}, (True,)),
+        ({"ranks": "same"}, ()),
+    ],
+)
+def test_a_branch_that_may_be_taken_stays(more: dict[str, Any], conditions: tuple[bool, ...]) -> None:
+    """The reader takes any rank, or need not run; or both branches fail, and none is the better one."""
+    inner = {"d": False} if more.get("nested") else {}
+    result = check(_ranks(**more), feeds=_seeds(*conditions, **inner), skip=("clean",))
+
+    assert "If" in result.ops
+    assert "impossible-branch" not in result.rules()
+
+
+def test_a_condition_decides_on_several_branches() -> None:
+    """With the same condition twice, the second If must be looked through with what the first one takes."""
+    more = [helper.make_node("Unsqueeze", ["x", "zero"], ["t"])]
+    same = [helper.make_node("Identity", ["x"], ["t"])]
+    back = [helper.make_node("Squeeze", ["i", "zero"], ["t"])]
+    keep = [helper.make_node("Identity", ["i"], ["t"])]
+    rng = np.random.default_rng(0)
+    proto = build.model(
+        [
+            helper.make_node("If", ["c"], ["i"], then_branch=_free("a", more), else_branch=_free("b", same)),
+            helper.make_node("If", ["c"], ["j"], then_branch=_free("d", back), else_branch=_free("e", keep)),
+            helper.make_node("LSTM", ["j", "W", "R"], ["y"], hidden_size=4),
+        ],
+        inputs=[build.value("x", [2, 2, 3]), build.value("c", [], TensorProto.BOOL)],
+        outputs=[build.value("y", ["a", "b", "d", "e"])],
+        weights=[
+            build.weight("W", rng.standard_normal((1, 16, 3)).astype(np.float32)),
+            build.weight("R", rng.standard_normal((1, 16, 4)).astype(np.float32)),
+            build.weight("zero", np.array([0])),
+        ],
+        ir_version=8,
+    )
+    feeds = [{"x": np.ones((2, 2, 3), np.float32), "c": np.array(c)} for c in (True, False)]
+
+    assert check(proto, feeds=feeds).ops == ["If", "If", "LSTM"]

@@ -295,6 +295,7 @@ ELSEWHERE = {
     "fuse-shift",
     "unused-outputs",
     "constant-if",
+    "impossible-branch",
     "single-trip",
     "unroll-loops",
     "loop-invariants",

@@ -153,9 +153,8 @@ def mean(values: list[float]) -> float:
 def table(paths: list[str], threads: list[int], seconds: float) -> list[dict[str, Any]]:
     """Print a line per model and number of threads, and the geometric means; return the rows."""
     rows = []
-    print(
-        f"{'model':38}{'class':12}{'t':>2}{'ours ms':>10}{'ort ms':>10}{'ratio':>7}{'cold s':>8}{'warm s':>8}{'error':>9}"
-    )
+    heads = f"{'ours ms':>10}{'ort ms':>10}{'ratio':>7}{'cold s':>8}{'warm s':>8}{'error':>9}"
+    print(f"{'model':38}{'class':12}{'t':>2}{heads}")
     with tempfile.TemporaryDirectory() as cache:
         for path in _models(paths):
             for count in threads:
@@ -174,9 +173,8 @@ def table(paths: list[str], threads: list[int], seconds: float) -> list[dict[str
                 )
     for count in threads:
         own = [row for row in rows if row["threads"] == count]
-        print(
-            f"\n{count} thread{'s' if count > 1 else ''}: {mean([r['ratio'] for r in own]):.3f} over {len(own)} models"
-        )
+        overall = mean([row["ratio"] for row in own])
+        print(f"\n{count} thread{'s' if count > 1 else ''}: {overall:.3f} over {len(own)} models")
         for name in (*(name for name, _ in CLASSES), "other"):
             part = [r["ratio"] for r in own if r["class"] == name]
             if part:

@@ -163,7 +163,7 @@ class Scope:
                 scope.close()
 
     def timings(self) -> dict[str, float]:
-        """Return the seconds of each main-graph layer of the last tapped run, by tap name."""
+        """Return the least seconds of each main-graph layer over the tapped runs, by tap name."""
         session = self._sessions.get("tapped")
         return session.timings(self.graph) if session else {}
 

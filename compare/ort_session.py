@@ -65,20 +65,45 @@ class OrtSession:
             self._profile = None
 
     def timings(self, graph: onnx.GraphProto) -> dict[str, float]:
-        """End profiling; return seconds by the first output of each node of ``graph`` that has a name."""
+        """End profiling; return the least seconds of each node of ``graph`` in any run, by first output."""
         if self._profile is None:
             return {}
         path = pathlib.Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         self._profile.cleanup()
         self._profile = None
-        spent: dict[str, float] = {}
-        for event in events:
-            name = str(event.get("name", ""))
-            if event.get("cat") == "Node" and name.endswith("_kernel_time"):
-                spent[name.removesuffix("_kernel_time")] = float(event["dur"]) * 1e-6
-        keys = {node.name: node.output[0] for node in graph.node if node.name and node.output}
-        return {keys[name]: seconds for name, seconds in spent.items() if name in keys}
+        return least_seconds(events, graph)
+
+
+def least_seconds(events: list[dict[str, Any]], graph: onnx.GraphProto) -> dict[str, float]:
+    """Return the least time of each node in a profile, by its first output.
+
+    ONNX Runtime counts nodes without constants and gives those without a name one. Where its count does not
+    lead to a node of that operator and name, the name alone decides.
+    """
+    nodes = [node for node in graph.node if node.op_type != "Constant"]
+    named = {node.name: node for node in nodes if node.name}
+    spent: dict[str, float] = {}
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") != "Node" or not name.endswith("_kernel_time"):
+            continue
+        node = _counted(event, name.removesuffix("_kernel_time"), nodes) or named.get(
+            name[: -len("_kernel_time")]
+        )
+        if node is not None and node.output:
+            seconds = float(event["dur"]) * 1e-6
+            spent[node.output[0]] = min(seconds, spent.get(node.output[0], seconds))
+    return spent
+
+
+def _counted(event: dict[str, Any], name: str, nodes: list[onnx.NodeProto]) -> onnx.NodeProto | None:
+    arguments = event.get("args", {})
+    place = int(arguments.get("node_index", len(nodes)))
+    node = nodes[place] if 0 <= place < len(nodes) else None
+    if node is None or node.op_type != arguments.get("op_name") or node.name not in ("", name):
+        return None
+    return node
 
 
 @dataclass(frozen=True)

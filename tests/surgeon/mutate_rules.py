@@ -53,6 +53,7 @@ EXPLAINED: dict[str, dict[str, str]] = {
     },
     "parallel": {"value is None": TYPES},
     "passes": {"tensor is None": TYPES},
+    "control": {"not readers or not _ranks_differ(node, context)": "(saves looking through the graph twice)"},
     "fold": {"row is None": TYPES, "array is None": TYPES},
 }
 """Family → condition → why no test can notice that it is gone."""
@@ -66,7 +67,7 @@ def _gives_up(value: ast.expr | None) -> bool:
     """Whether an expression is what a rule returns that does not apply."""
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "Refusal"
-    return value is None or (isinstance(value, ast.Constant) and value.value in (None, False))
+    return value is None or (isinstance(value, ast.Constant) and any(value.value is v for v in (None, False)))
 
 
 def guards(tree: ast.AST) -> Iterator[ast.If | ast.IfExp]:

@@ -84,6 +84,7 @@ def test_divisions_at_which_processors_stop(op: str, dtype: Any, dividend: str, 
 
 FOLDED: dict[str, tuple[Any, ...]] = {
     "a power of floats": ("Pow", {"a": np.array([2.5, 1e30], F32), "b": np.array([-2, 2], F32)}, {}),
+    "a division of floats by zero": ("Div", {"a": np.array([1, 0], F32), "b": np.array([0, 0], F32)}, {}),
     "half the pixels": (
         "Resize",
         {"a": np.arange(15, dtype=F32).reshape(1, 1, 5, 3), "_": None, "s": np.array([1, 1, 0.5, 0.5], F32)},

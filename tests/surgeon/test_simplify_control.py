@@ -314,6 +314,33 @@ def test_a_branch_that_may_be_taken_stays(more: dict[str, Any], conditions: tupl
     assert "impossible-branch" not in result.rules()
 
 
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_readers_that_take_both_branches_or_none(axes: int) -> None:
+    """An LSTM beside the If fails in both cases (of four or two axes), or in none (of three)."""
+    more = [helper.make_node("Unsqueeze", ["x", "zero"], ["t"])]
+    same = [helper.make_node("Identity", ["x"], ["t"])]
+    rng = np.random.default_rng(0)
+    proto = build.model(
+        [
+            helper.make_node("If", ["c"], ["i"], then_branch=_free("a", more), else_branch=_free("b", same)),
+            helper.make_node("Reshape", ["i", "flat"], ["z"]),
+            helper.make_node("LSTM", ["x", "W", "R"], ["y"], hidden_size=4),
+        ],
+        inputs=[build.value("x", [2, 2, 3, 1][:axes]), build.value("c", [], TensorProto.BOOL)],
+        outputs=[build.value("y", ["a", "b", "d", "e"]), build.value("z", ["P"])],
+        weights=[
+            build.weight("W", rng.standard_normal((1, 16, 3)).astype(np.float32)),
+            build.weight("R", rng.standard_normal((1, 16, 4)).astype(np.float32)),
+            build.weight("zero", np.array([0])),
+            build.weight("flat", np.array([-1])),
+        ],
+        ir_version=8,
+    )
+    feeds = [{"x": np.ones((2, 2, 3), np.float32), "c": np.array(c)} for c in (True, False)]
+
+    assert "If" in check(proto, feeds=feeds if axes == 3 else []).ops
+
+
 def test_a_condition_decides_on_several_branches() -> None:
     """With the same condition twice, the second If must be looked through with what the first one takes."""
     more = [helper.make_node("Unsqueeze", ["x", "zero"], ["t"])]

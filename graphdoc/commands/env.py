@@ -101,7 +101,7 @@ def _runners(*, ort: bool) -> Iterator[str]:
 def _cache() -> tuple[str, str]:
     import os
 
-    from graphdoc.demo import cache_folder
+    from graphdoc.engine.cache import cache_folder
 
     folder = cache_folder()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0

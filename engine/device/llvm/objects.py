@@ -1,0 +1,124 @@
+"""Machine code on disk, by content: what was compiled once is loaded from then on.
+
+Each file is one object in the user's cache, under a name that follows from all that the code depends on. Code
+from here is run, so the folder belongs to the user alone and every file carries a checksum. Files appear
+under their final name only when they are whole, so a process killed at any moment leaves nothing that another
+would take. Where the folder cannot be used nothing is kept, and all else works.
+"""
+
+import hashlib
+import os
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from graphdoc.engine.cache import cache_folder
+
+LIMIT = 256 << 20
+"""Bytes that may lie in the cache; past it the files not used for longest go."""
+
+_MAGIC = b"gdobj\x01\r\n"
+_HEAD = len(_MAGIC) + 32
+_SUFFIX = ".o"
+_DAY = 86_400.0
+
+
+class ObjectCache:
+    """Objects under ``folder``, made at first need with access for its owner alone; None: keep nothing."""
+
+    def __init__(self, folder: Path | None = None, limit: int = LIMIT) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._stored = 0
+        self._swept = False
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object stored under a key, None where there is none that is whole."""
+        folder = self._usable()
+        if folder is None:
+            return None
+        path = folder / (key + _SUFFIX)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        body = content[_HEAD:]
+        if content[:_HEAD] != _MAGIC + hashlib.sha256(body).digest():
+            with suppress(OSError):
+                path.unlink()
+            return None
+        self._touch(path)
+        return body
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store an object; where that fails, nothing is stored."""
+        folder = self._usable()
+        if folder is None:
+            return
+        with suppress(OSError):
+            handle, name = tempfile.mkstemp(prefix=".new-", dir=folder)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+                os.replace(name, folder / (key + _SUFFIX))  # noqa: PTH105 (names, not paths: this is quick)
+            except OSError:
+                os.unlink(name)  # noqa: PTH108
+                raise
+            self._stored += len(body)
+            self._sweep(folder)
+
+    def _usable(self) -> Path | None:
+        """Return the folder if it is the user's own and closed to others, made if need be."""
+        folder = self._folder
+        if folder is None:
+            return None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state = folder.stat()
+        except OSError:
+            return None
+        foreign = hasattr(os, "getuid") and (state.st_uid != os.getuid() or state.st_mode & 0o022)
+        return None if foreign else folder
+
+    @staticmethod
+    def _touch(path: Path) -> None:
+        """Note that a file was used, once a day."""
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _DAY:
+                os.utime(path)
+
+    def _sweep(self, folder: Path) -> None:
+        """Keep the folder within its limit: at the first store, and after each eighth of the limit."""
+        if self._swept and self._stored < self._limit // 8:
+            return
+        self._swept, self._stored = True, 0
+        now = time.time()
+        files = []
+        for path in folder.iterdir():
+            state = path.stat()
+            if path.suffix == _SUFFIX:
+                files.append((state.st_mtime, state.st_size, path))
+            elif now - state.st_mtime > _DAY:
+                path.unlink()  # left by a process that was killed
+        _drop_oldest(files, self._limit)
+
+
+def _drop_oldest(files: list[tuple[float, int, Path]], limit: int) -> None:
+    """Delete the files used longest ago until three quarters of the limit are left."""
+    total = sum(size for _, size, _ in files)
+    if total <= limit:
+        return
+    for _, size, path in sorted(files):
+        if total <= limit * 3 // 4:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def user_cache() -> ObjectCache:
+    """Return the cache of this user; one that keeps nothing where the user has no home."""
+    try:
+        return ObjectCache(cache_folder() / "objects")
+    except RuntimeError:
+        return ObjectCache()

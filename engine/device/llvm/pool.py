@@ -1,0 +1,259 @@
+"""Worker threads of this process, in machine code: they wait for work without Python and share it out.
+
+Starting a piece of work costs a worker that still spins a third of a microsecond. Waiting spins for a bounded
+time; then a worker sleeps on a condition variable, and who waits for other workers gives up its time slice
+again and again, since the other may need this very processor. One pool serves the process: a caller who finds
+it busy does the work alone, which gives the same bits.
+
+``@go`` is one word: the number of the current piece of work, and below it the number of threads that take
+part, so that a worker sees both at once. A worker that does not take part may fall behind by any number of
+pieces; the caller waits for the others only.
+"""
+
+import ctypes
+import os
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from graphdoc.engine.device.llvm.builder import Target
+from graphdoc.engine.device.llvm.compiler import addresses
+from graphdoc.engine.memory import aligned
+
+MAX_THREADS = 256
+
+_PAUSES = {"x86_64": "call void @llvm.x86.sse2.pause()", "aarch64": "call void @llvm.aarch64.hint(i32 1)"}
+_DECLARED = {
+    "x86_64": "declare void @llvm.x86.sse2.pause()",
+    "aarch64": "declare void @llvm.aarch64.hint(i32)",
+}
+
+WAIT = """
+declare i32 @sched_yield()
+{declared}
+define internal void @KERNEL.until(ptr %p, i64 %target) {{
+entry:
+  br label %look
+look:
+  %n = phi i64 [0, %entry], [%n1, %again], [0, %give]
+  %d = load atomic i64, ptr %p acquire, align 8
+  %there = icmp uge i64 %d, %target
+  br i1 %there, label %out, label %again
+again:
+  {pause}
+  %n1 = add i64 %n, 1
+  %spin = icmp ult i64 %n1, 200
+  br i1 %spin, label %look, label %give
+give:
+  %r = call i32 @sched_yield()
+  br label %look
+out:
+  ret void
+}}
+"""
+"""Wait until a counter has reached a number."""
+
+_WORKER = """
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+{declared}
+define ptr @KERNEL(ptr %self) {{
+entry:
+  %pool = load ptr, ptr %self
+  %p1 = getelementptr i64, ptr %self, i64 1
+  %tid = load i64, ptr %p1
+  %p2 = getelementptr i64, ptr %self, i64 2
+  %started = load i64, ptr %p2
+  %done = getelementptr i8, ptr %pool, i64 64
+  %asleep = getelementptr i8, ptr %pool, i64 128
+  %job = getelementptr i8, ptr %pool, i64 192
+  %job1 = getelementptr i8, ptr %pool, i64 200
+  %mutex = getelementptr i8, ptr %pool, i64 256
+  %cond = getelementptr i8, ptr %pool, i64 384
+  br label %top
+top:
+  %last = phi i64 [%started, %entry], [%g, %take], [%g, %work]
+  br label %spin
+spin:
+  %n = phi i64 [0, %top], [%n1, %idle], [0, %woken]
+  %g = load atomic i64, ptr %pool seq_cst, align 8
+  %same = icmp eq i64 %g, %last
+  br i1 %same, label %idle, label %take
+idle:
+  {pause}
+  %n1 = add i64 %n, 1
+  %on = icmp ult i64 %n1, 8000
+  br i1 %on, label %spin, label %nap
+nap:
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %a = atomicrmw add ptr %asleep, i64 1 seq_cst
+  br label %sleep
+sleep:
+  %g2 = load atomic i64, ptr %pool seq_cst, align 8
+  %still = icmp eq i64 %g2, %last
+  br i1 %still, label %wait, label %woken
+wait:
+  %w = call i32 @pthread_cond_wait(ptr %cond, ptr %mutex)
+  br label %sleep
+woken:
+  %s = atomicrmw sub ptr %asleep, i64 1 seq_cst
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %spin
+take:
+  %nt = and i64 %g, 65535
+  %part = icmp ult i64 %tid, %nt
+  br i1 %part, label %work, label %top
+work:
+  %f = load ptr, ptr %job
+  %ctx = load ptr, ptr %job1
+  call void %f(ptr %ctx, i64 %tid, i64 %nt)
+  %d = atomicrmw add ptr %done, i64 1 seq_cst
+  br label %top
+}}
+"""
+
+_SHARE = """
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+define void @KERNEL(ptr %ctx) {{
+entry:
+  %w16 = getelementptr i64, ptr %ctx, i64 16
+  %pool = load ptr, ptr %w16
+  %w17 = getelementptr i64, ptr %ctx, i64 17
+  %f = load ptr, ptr %w17
+  %w18 = getelementptr i64, ptr %ctx, i64 18
+  %nt = load i64, ptr %w18
+  %many = icmp ugt i64 %nt, 1
+  br i1 %many, label %try, label %alone
+try:
+  %busy = getelementptr i8, ptr %pool, i64 512
+  %swap = cmpxchg ptr %busy, i64 0, i64 1 seq_cst seq_cst
+  %mine = extractvalue {{i64, i1}} %swap, 1
+  br i1 %mine, label %together, label %alone
+alone:
+  call void %f(ptr %ctx, i64 0, i64 1)
+  ret void
+together:
+  %done = getelementptr i8, ptr %pool, i64 64
+  %asleep = getelementptr i8, ptr %pool, i64 128
+  %job = getelementptr i8, ptr %pool, i64 192
+  %job1 = getelementptr i8, ptr %pool, i64 200
+  store ptr %f, ptr %job
+  store ptr %ctx, ptr %job1
+  store atomic i64 0, ptr %done seq_cst, align 8
+  %g = load atomic i64, ptr %pool seq_cst, align 8
+  %number = lshr i64 %g, 16
+  %next = add i64 %number, 1
+  %high = shl i64 %next, 16
+  %go = or i64 %high, %nt
+  store atomic i64 %go, ptr %pool seq_cst, align 8
+  %z = load atomic i64, ptr %asleep seq_cst, align 8
+  %sleepers = icmp ugt i64 %z, 0
+  br i1 %sleepers, label %wake, label %run
+wake:
+  %mutex = getelementptr i8, ptr %pool, i64 256
+  %cond = getelementptr i8, ptr %pool, i64 384
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %b = call i32 @pthread_cond_broadcast(ptr %cond)
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %run
+run:
+  call void %f(ptr %ctx, i64 0, i64 %nt)
+  %others = sub i64 %nt, 1
+  call void @KERNEL.until(ptr %done, i64 %others)
+  store atomic i64 0, ptr %busy seq_cst, align 8
+  ret void
+}}
+"""
+
+
+def waiting(text: str, target: Target) -> str:
+    """Return a module's text with the pause of this processor put in; doubled braces become single."""
+    kind = _processor(target)
+    return text.format(pause=_PAUSES.get(kind, ""), declared=_DECLARED.get(kind, ""))
+
+
+@cache
+def _processor(target: Target) -> str:
+    import llvmlite.binding as llvm
+
+    name = str(llvm.get_process_triple()).partition("-")[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
+@cache
+def share(target: Target) -> Any:
+    """Return the function that takes a context and calls ``work(context, tid, threads)`` on each thread.
+
+    Of a context's words, the 16th is a pool's address, the 17th the work's, the 18th the number of threads.
+    One argument alone, since ctypes takes a microsecond for three.
+    """
+    text = waiting(WAIT + _SHARE, target)
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses([text], target)[text])
+
+
+class Pool:
+    """The workers of this process. ``address`` goes to :func:`share`, with at most ``threads`` threads."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._state = aligned(576)
+        self._state[:] = 0
+        self._workers: list[Any] = []
+        self._lock = Lock()
+        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self.address = int(self._state.ctypes.data)
+        for name, at in (("pthread_mutex_init", 256), ("pthread_cond_init", 384)):
+            getattr(self._libc, name)(ctypes.c_void_p(self.address + at), None)
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads can take part, the caller's included."""
+        return 1 + len(self._workers)
+
+    def grow(self, threads: int) -> int:
+        """Start workers until ``threads`` take part; return how many can, fewer where the system refuses."""
+        with self._lock:
+            while self.threads < min(threads, MAX_THREADS) and self._start():
+                pass
+            return min(self.threads, threads)
+
+    def _start(self) -> bool:
+        text = waiting(_WORKER, self._target)
+        entry = addresses([text], self._target)[text]
+        me = np.array([self.address, self.threads, 0, 0], np.int64)
+        me[2] = self._state[:8].view(np.int64)[0]
+        base = int(me.ctypes.data)
+        failed = self._libc.pthread_create(
+            ctypes.c_void_p(base + 24), None, ctypes.c_void_p(entry), ctypes.c_void_p(base)
+        )
+        if not failed:
+            self._workers.append(me)
+        return not failed
+
+
+_POOLS: dict[Target, Pool] = {}
+_ABANDONED: list[Any] = []
+
+
+def pool(target: Target) -> Pool:
+    """Return the pool of this process, made at first need.
+
+    Raises OSError or AttributeError where the system has no POSIX threads.
+    """
+    found = _POOLS.get(target)
+    return found if found is not None else _POOLS.setdefault(target, Pool(target))
+
+
+def _forget() -> None:
+    """In a forked child no worker runs; it starts a pool of its own."""
+    _ABANDONED.append(dict(_POOLS))
+    _POOLS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,84 @@
+"""Where threads have to wait for each other: between a write and whatever else touches the same bytes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from graphdoc.engine.memory import MemoryPlan
+from graphdoc.engine.program import Buffer, Kind, Program, Step, View
+
+WHOLE_ARENA = "arena"
+
+
+class Extent(NamedTuple):
+    """Bytes from ``low`` to before ``high`` of one memory: the arena, or a buffer outside it."""
+
+    memory: Any
+    low: int
+    high: int
+
+    def meets(self, other: "Extent") -> bool:
+        """Whether both share a byte."""
+        return self.memory is other.memory and self.low < other.high and other.low < self.high
+
+
+def extent(view: View, plan: MemoryPlan) -> Extent:
+    """Return the bytes between a view's first and last element."""
+    low, high = (e * view.dtype.itemsize for e in view.extent)
+    buffer = view.buffer
+    if buffer.kind is not Kind.INNER or low == high:
+        return Extent(buffer, low, high)
+    base = plan.offsets[buffer]
+    return Extent(WHOLE_ARENA, base + low, base + high)
+
+
+@dataclass(slots=True)
+class _Interval:
+    """What the steps since the last barrier touch, and the thread that does it alone (None: several)."""
+
+    reads: list[tuple[Extent, int | None]]
+    writes: list[tuple[Extent, int | None]]
+
+    def forbids(self, reads: Sequence[Extent], writes: Sequence[Extent], alone: int | None) -> bool:
+        """Whether a step may not run beside them."""
+        touched = [*reads, *writes]
+        return _clash(self.writes, touched, alone) or _clash(self.reads, writes, alone)
+
+    def add(self, reads: Sequence[Extent], writes: Sequence[Extent], alone: int | None) -> None:
+        """Note a step."""
+        self.reads += [(e, alone) for e in reads]
+        self.writes += [(e, alone) for e in writes]
+
+
+def _clash(earlier: list[tuple[Extent, int | None]], later: Sequence[Extent], alone: int | None) -> bool:
+    return any(
+        (alone is None or other != alone) and old.meets(new) for old, other in earlier for new in later
+    )
+
+
+def accesses(step: Step, plan: MemoryPlan) -> tuple[list[Extent], list[Extent]]:
+    """Return what a step reads and writes; constants, which nobody writes, are left out."""
+    reads = [extent(v, plan) for v in step.inputs if v.buffer.kind is not Kind.CONSTANT]
+    return reads, [extent(v, plan) for v in step.outputs]
+
+
+def barriers(program: Program, plan: MemoryPlan, threads: Sequence[int]) -> Iterator[bool]:
+    """Yield for each step whether every thread must have finished what comes before it.
+
+    threads: how many threads share each step; a step of one thread runs on thread 0, after all that this
+        thread did before.
+    """
+    since = _Interval([], [])
+    for step, count in zip(program.steps, threads, strict=True):
+        reads, writes = accesses(step, plan)
+        alone = 0 if count == 1 else None
+        needed = since.forbids(reads, writes, alone)
+        if needed:
+            since = _Interval([], [])
+        since.add(reads, writes, alone)
+        yield needed
+
+
+def buffers_outside(program: Program) -> list[Buffer]:
+    """Return the buffers that callers hold, inputs first."""
+    return [view.buffer for view in (*program.inputs.values(), *program.outputs.values())]

@@ -93,6 +93,17 @@ def _group_limits() -> Iterator[int]:
             yield max(1 << 20, int(numbers[0]) - int(numbers[1]))
 
 
+def resident() -> int:
+    """Return bytes of memory that the process holds now; 0 where the system does not tell."""
+    found = re.search(r"^VmRSS:\s*(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def load() -> float:
+    """Return how many processes wanted to run in the last minute; 0.0 where the system does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def environment() -> dict[str, str]:
     """Return name → text for a report's provenance."""
     from graphdoc import __version__

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from types import TracebackType
@@ -94,6 +94,11 @@ class OrtRunner:
         """Return the outputs of the file as it is, with ONNX Runtime's usual optimisations."""
         self._ready()
         return self._untouched.run(self._untouched.outputs, feeds)
+
+    def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
+        """Return a call that runs the file as it is on the feeds and does nothing else."""
+        self._ready()
+        return self._untouched.prepared(feeds)
 
     def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
         """See Runner.run."""

@@ -4,7 +4,7 @@ import json
 import pathlib
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,13 @@ class OrtSession:
         except Exception as error:
             raise run_failure(error) from error
         return {name: found[name] for name in names}
+
+    def prepared(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
+        """Return a call that runs the model on the feeds and does nothing else."""
+        known = self._inputs | self._initializers
+        given = {n: to_ort(v) for n, v in feeds.items() if n in known and v is not None}
+        session, outputs = self._session, self.outputs
+        return lambda: session.run(outputs, given)
 
     def _raw(self, names: list[str], given: Mapping[str, Any], options: ort.RunOptions) -> dict[str, Any]:
         feeds = {

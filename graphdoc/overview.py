@@ -16,6 +16,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("sweep", "compare many models on many inputs"),
         Entry("run", "run a model, save inner values"),
         Entry("reduce", "cut a failing model down to the nodes that fail"),
+        Entry("bench", "measure runners side by side"),
     ),
     "Look inside": (
         Entry("inspect", "inputs, layers, weights, operators"),

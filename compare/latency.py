@@ -34,11 +34,15 @@ STEADY = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step of a runner: what it is, the ONNX nodes it carries, seconds of a run."""
+    """One step of a runner: what it is, the ONNX nodes it carries, seconds of a run.
+
+    limit: the least seconds the step could take at the machine's measured limits, 0.0 where nobody counted.
+    """
 
     label: str
     nodes: tuple[str, ...]
     seconds: float
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

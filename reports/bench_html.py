@@ -38,6 +38,7 @@ class Bar:
     nodes: str
     time: str
     share: str
+    reached: str
     width: float
 
 
@@ -118,9 +119,9 @@ def _bars(timing: Timing) -> Iterator[Bar]:
     total = sum(step.seconds for step in timing.steps) or 1.0
     largest = max(step.seconds for step in timing.steps) or 1.0
     for step in sorted(timing.steps, key=lambda step: -step.seconds):
-        share = f"{100 * step.seconds / total:.1f} %"
+        _, _, seconds, share, reached = bench_text.step_cells(step, total)
         width = round(100 * step.seconds / largest, 1)
-        yield Bar(step.label, _joined(step.nodes), words.seconds(step.seconds), share, width)
+        yield Bar(step.label, _joined(step.nodes), seconds, share, reached, width)
 
 
 def _joined(nodes: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from graphdoc.compare.latency import STEADY, Benchmark, Ratio, Timing
+from graphdoc.compare.latency import STEADY, Benchmark, Ratio, StepTime, Timing
 from graphdoc.reports import words
 from graphdoc.reports.inspect_text import table
 from graphdoc.reports.text import Style
@@ -16,6 +16,10 @@ STEPS = 10
 """Rows of the table of steps, unless all are asked for."""
 
 TITLES = ("runner", "median", "p5", "p90", "p99", "runs", "runs/s", "opened", "memory")
+
+
+STEP_TITLES = ("nodes", "time", "share", "of limit")
+"""Of limit: the least time the step could take at the machine's measured limits, as a share of its time."""
 
 
 def bench_lines(
@@ -87,21 +91,19 @@ def _steps(bench: Benchmark, style: Style, *, verbose: bool) -> Iterator[list[st
         total = sum(step.seconds for step in timing.steps) or 1.0
         ordered = sorted(timing.steps, key=lambda step: -step.seconds)
         shown = ordered if verbose else ordered[:STEPS]
-        rows = [
-            (
-                step.label,
-                _nodes(step.nodes),
-                words.seconds(step.seconds),
-                f"{100 * step.seconds / total:.1f} %",
-            )
-            for step in shown
-        ]
-        lines = table(
-            (f"steps of {timing.name}", "nodes", "time", "share"), rows, style, right=(2, 3), name=1
-        )
+        rows = [step_cells(step, total) for step in shown]
+        titles = (f"steps of {timing.name}", *STEP_TITLES)
+        lines = table(titles, rows, style, right=(2, 3, 4), name=1)
         if len(ordered) > len(shown):
             lines.append(f"  {style.plain('…')} {words.group(len(ordered) - len(shown))} more: -v lists them")
         yield lines
+
+
+def step_cells(step: StepTime, total: float) -> tuple[str, ...]:
+    """Return a step's cells: label, nodes, time, share of the run, share of the machine's limit reached."""
+    share = f"{100 * step.seconds / total:.1f} %"
+    reached = f"{100 * step.limit / step.seconds:.0f} %" if step.limit and step.seconds else words.UNKNOWN
+    return step.label, _nodes(step.nodes), words.seconds(step.seconds), share, reached
 
 
 def _nodes(nodes: tuple[str, ...]) -> str:

@@ -31,9 +31,15 @@ def gradient_body(node: ir.Node) -> ir.Function | None:
     copy = _Copy(node, node.graph, dict(zip(names, inputs, strict=True)))
     y = copy.value(node.attributes["y"].as_string())
     outputs = _Backwards(node, list(copy.nodes), copy.nodes).run(y, inputs[: len(xs)])
-    imports = {**node.graph.opset_imports, DOMAIN: 1}
+    imports = {**node.graph.opset_imports, DOMAIN: _version(node)}
     graph = ir.Graph(inputs, outputs, nodes=copy.nodes, opset_imports=imports, name="gradient")
     return ir.Function(TRAINING, "Gradient", graph=graph, attributes=[])
+
+
+def _version(node: ir.Node) -> int:
+    """Return the version of the operators whose derivatives are asked for: some changed their meaning."""
+    imports = node.graph.opset_imports if isinstance(node.graph, ir.Graph) else {}
+    return imports.get("", imports.get("ai.onnx", 1))
 
 
 def _names(node: ir.Node, attribute: str) -> Sequence[str]:
@@ -127,7 +133,8 @@ class _Backwards:
         return active
 
     def _derive(self, node: ir.Node, active: set[ir.Value | None]) -> None:
-        if canonical_domain(node.domain) or find(DOMAIN, node.op_type, 1) is None or len(node.outputs) > 1:
+        known = find(DOMAIN, node.op_type, _version(self.gradient)) is not None
+        if canonical_domain(node.domain) or not known or len(node.outputs) > 1:
             raise _wrong(self.gradient, f"no derivative of {node.op_type}", UnsupportedOperatorError)
         values = [self._total(node.outputs[0]), *node.inputs, node.outputs[0]]
         names = [

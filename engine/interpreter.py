@@ -65,7 +65,7 @@ class Interpreter:
         self._rng = np.random.default_rng(seed)
         settings = Settings(xp, truth, model.functions, self._rng, self.place, self._nested)
         builder = Builder(settings)
-        self._body = builder.graph(model.graph, model.opset_imports)
+        self.body = builder.graph(model.graph, model.opset_imports)
         builder.check()
         self.served_by = builder.served_by
         self.input_names = [str(v.name) for v in model.graph.inputs]
@@ -84,10 +84,10 @@ class Interpreter:
         with np.errstate(all="ignore"):
             frame: Frame = {
                 value: self.place(feeds[str(value.name)])
-                for value in self._body.inputs
+                for value in self.body.inputs
                 if str(value.name) in feeds
             }
-            outputs = run.body(self._body, frame)
+            outputs = run.body(self.body, frame)
         results = dict(zip(self.output_names, map(self.fetch, outputs), strict=True))
         return {**results, **run.tapped}
 

@@ -42,7 +42,7 @@ def _axis(
     return begin, total - begin, out
 
 
-def _transposed(
+def transposed_window(
     spatial: Ints,
     kernel: Ints,
     *,
@@ -73,7 +73,7 @@ def _transposed(
 def _known_sizes(spatial: Sequence[Dim], kernel: Ints, attributes: dict[str, Any]) -> tuple[Dim, ...]:
     """Return the output sizes, axis by axis: each depends on its input size in the same way."""
     try:
-        at_base = _transposed([_BASE] * len(spatial), kernel, **_without_shape(attributes))[1]
+        at_base = transposed_window([_BASE] * len(spatial), kernel, **_without_shape(attributes))[1]
         fixed = attributes.get("output_shape")
         if fixed:
             return tuple(fixed[-len(spatial) :])
@@ -125,16 +125,16 @@ def conv_transpose(
     """
     if X.ndim != W.ndim or X.shape[1] != W.shape[0] or W.shape[0] % group:
         raise ValueError(f"weights {list(W.shape)} in {group} groups do not fit x {list(X.shape)}")
-    window, sizes = _transposed(X.shape[2:], W.shape[2:], **attributes)
+    window, sizes = transposed_window(X.shape[2:], W.shape[2:], **attributes)
     y = call.xp.zeros((X.shape[0], group, W.shape[1], *sizes), wide(X).dtype)
-    _scatter(call.xp, wide(X), wide(W), y, window)
+    scatter_windows(call.xp, wide(X), wide(W), y, window)
     y = y.reshape(X.shape[0], group * W.shape[1], *sizes)
     if B is not None:
         y += wide(B).reshape(-1, *(1,) * (X.ndim - 2))
     return narrow(y, X.dtype)
 
 
-def _scatter(xp: Any, x: Array, w: Array, y: Array, window: Window) -> None:
+def scatter_windows(xp: Any, x: Array, w: Array, y: Array, window: Window) -> None:
     """Add to y (N, G, M/G, *sizes) what x (N, C, *spatial) sends through each tap of w (C, M/G, *kernel)."""
     count, group, features = y.shape[:3]
     channels = x.shape[1] // group

@@ -1,4 +1,4 @@
-"""Derivatives of operators, for Gradient (ai.onnx.preview.training) in reverse mode.
+"""Derivatives of operators in reverse mode: for Gradient (ai.onnx.preview.training) and for engine/vjp.py.
 
 One row per operator in the domain ``graphdoc.gradient``, put into graphs by :mod:`graphdoc.engine.gradient`.
 Inputs: the derivative dy by the operator's output, its inputs, its output. Results: the derivative by each
@@ -24,18 +24,21 @@ def _infer(call: Call, dy: TensorType, *values: TensorType | None, **attributes:
     return tuple(TensorType() if x is None else TensorType(x.dtype, x.shape) for x in inputs)
 
 
-def derivative(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule as the derivative of operators of the default domain, in all their versions."""
+def derivative(*names: str, since: int = 1) -> Callable[[Rule], Rule]:
+    """Register a rule as the derivative of operators of the default domain, from a version of theirs on.
+
+    ``call.outputs`` tells a rule how many inputs, from the first on, need a derivative.
+    """
 
     def register(rule: Rule) -> Rule:
         for name in names:
-            op(name, 1, domain=DOMAIN, infer=_infer)(rule)
+            op(name, since, domain=DOMAIN, infer=_infer)(rule)
         return rule
 
     return register
 
 
-def _as_input(dy: Array, x: Array) -> Array:
+def as_input(dy: Array, x: Array) -> Array:
     """Return dy summed over the axes along which x was broadcast."""
     extra = dy.ndim - x.ndim
     dy = dy.sum(axis=tuple(range(extra))) if extra else dy
@@ -74,33 +77,35 @@ def total(call: Call, x: Array, *rest: Array) -> Array:
 @derivative("Add")
 def add(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
     """d(a + b) = da + db."""
-    return _as_input(dy, a), _as_input(dy, b)
+    return as_input(dy, a), as_input(dy, b)
 
 
 @derivative("Sub")
 def sub(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
     """d(a − b) = da − db."""
-    return _as_input(dy, a), _as_input(-dy, b)
+    return as_input(dy, a), as_input(-dy, b)
 
 
 @derivative("Mul")
 def mul(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
     """d(a · b) = b da + a db."""
-    return _as_input(dy * b, a), _as_input(dy * a, b)
+    return as_input(dy * b, a), as_input(dy * a, b)
 
 
 @derivative("Div")
 def div(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
     """d(a / b) = da / b − (a / b) db / b."""
-    return _as_input(dy / b, a), _as_input(-dy * y / b, b)
+    return as_input(dy / b, a), as_input(-dy * y / b, b)
 
 
 @derivative("Pow")
-def power(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
+def power(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, ...]:
     """d(aᵇ) = b aᵇ⁻¹ da + aᵇ ln(a) db; the second is 0 where a is 0."""
+    if call.outputs < 2:
+        return (as_input(dy * b * a ** (b - 1), a),)
     positive = a > 0
     logarithm = call.xp.where(positive, call.xp.log(call.xp.where(positive, a, 1)), 0)
-    return _as_input(dy * b * a ** (b - 1), a), _as_input(dy * y * logarithm, b)
+    return as_input(dy * b * a ** (b - 1), a), as_input(dy * y * logarithm, b)
 
 
 @derivative("Neg")
@@ -155,15 +160,17 @@ def relu(call: Call, dy: Array, x: Array, y: Array) -> tuple[Array]:
 
 
 @derivative("MatMul")
-def matmul(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, Array]:
+def matmul(call: Call, dy: Array, a: Array, b: Array, y: Array) -> tuple[Array, ...]:
     """d(A·B): dA = dY·Bᵀ, dB = Aᵀ·dY; a vector counts as one row (A) or one column (B)."""
     xp = call.xp
     rows = a if a.ndim > 1 else a[None, :]
     columns = b if b.ndim > 1 else b[:, None]
     dy = dy if b.ndim > 1 else dy[..., None]
     dy = dy if a.ndim > 1 else xp.expand_dims(dy, -2)
-    da = _as_input(xp.matmul(dy, columns.swapaxes(-1, -2)), rows)
-    db = _as_input(xp.matmul(rows.swapaxes(-1, -2), dy), columns)
+    da = as_input(xp.matmul(dy, columns.swapaxes(-1, -2)), rows)
+    if call.outputs < 2:
+        return (da.reshape(a.shape),)
+    db = as_input(xp.matmul(rows.swapaxes(-1, -2), dy), columns)
     return da.reshape(a.shape), db.reshape(b.shape)
 
 

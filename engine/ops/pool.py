@@ -68,7 +68,7 @@ def _slide(xp: Any, x: Array, window: Window, combine: Any, identity: Any) -> Ar
     return x
 
 
-def _divisors(xp: Any, window: Window, spatial: Ints, *, include_pad: bool, dtype: Any) -> Array:
+def divisors_of(xp: Any, window: Window, spatial: Ints, *, include_pad: bool, dtype: Any) -> Array:
     """Return how many elements each window averages, broadcastable over (*out)."""
     per_axis = counts(window, spatial, include_pad=include_pad)
     total = np.ones((), dtype)
@@ -127,7 +127,7 @@ def average_pool(
     window = _window(X, kernel_shape, **attributes)
     x = wide(X)
     total = _slide(call.xp, x, window, call.xp.add, 0)
-    divisors = _divisors(call.xp, window, X.shape[2:], include_pad=bool(count_include_pad), dtype=x.dtype)
+    divisors = divisors_of(call.xp, window, X.shape[2:], include_pad=bool(count_include_pad), dtype=x.dtype)
     return narrow(total / divisors, X.dtype)
 
 

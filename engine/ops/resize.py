@@ -176,7 +176,8 @@ class Method:
     antialias: int = 0
 
 
-def _resize(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array:
+def resized(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array:
+    """Return x with axes resized, one after the other."""
     transform = _choose(_COORDINATES, method.coordinate_transformation_mode, "coordinate_transformation_mode")
     places = {axis: transform(np.arange(axis.out, dtype=np.float64), axis) for axis in axes}
     places = {axis: at for axis, at in places.items() if not _unchanged(axis, at)}
@@ -367,25 +368,36 @@ def resize(
     unless exactly one of scales and sizes has entries and all fit the axes.
     """
     method = Method(**attributes)
-    numbers = [d % X.ndim for d in axes] if axes is not None else list(range(X.ndim))
+    plan = planned(X.shape, roi, scales, sizes, axes, keep_aspect_ratio_policy, method)
+    return resized(call, X, plan, method)
+
+
+def planned(
+    shape: Sequence[int],
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
+    axes: Sequence[int] | None,
+    policy: str,
+    method: Method,
+) -> list[Axis]:
+    """Return the axes to resize, from the inputs and attributes of Resize; see there for what is raised."""
+    rank = len(shape)
+    numbers = [d % rank for d in axes] if axes is not None else list(range(rank))
     factors, targets = _listed(scales), _listed(sizes)
-    if bool(factors) == bool(targets) and X.ndim:
+    if bool(factors) == bool(targets) and rank:
         raise ValueError("exactly one of scales and sizes must be given")
-    plan = (
-        _by_scales(X.shape, numbers, factors)
-        if factors
-        else _by_sizes(X.shape, numbers, targets, keep_aspect_ratio_policy)
-    )
+    plan = _by_scales(shape, numbers, factors) if factors else _by_sizes(shape, numbers, targets, policy)
     if method.coordinate_transformation_mode == "tf_crop_and_resize":
-        plan = _with_roi(plan, roi, bool(factors))
-    return _resize(call, X, plan, method)
+        return _with_roi(plan, roi, bool(factors))
+    return plan
 
 
 def _simple(call: Call, X: Array, scales: Sequence[float], mode: str) -> Array:
     """Resize as Upsample and version 10 do: coordinates are x / scale."""
     mode = "linear" if mode == "bilinear" else mode
     method = Method(mode, coordinate_transformation_mode="asymmetric", nearest_mode="version 10")
-    return _resize(call, X, _by_scales(X.shape, range(X.ndim), scales), method)
+    return resized(call, X, _by_scales(X.shape, range(X.ndim), scales), method)
 
 
 @op("Resize", 10, infer=_infer_upsample)

@@ -156,6 +156,9 @@ FAMILIES = (
     "experimental",
     "gather",
     "gradient",
+    "gradient_elementwise",
+    "gradient_norm",
+    "gradient_window",
     "image",
     "layout",
     "logical",
@@ -194,7 +197,7 @@ FAMILIES = (
 )
 """Modules of this package that register operators; each is imported at the first look-up in its domain."""
 
-_ONLY_FOR = {"ml_": "ai.onnx.ml", "ms_": "com.microsoft"}
+_ONLY_FOR = {"ml_": "ai.onnx.ml", "ms_": "com.microsoft", "gra": "graphdoc.gradient"}
 """Families by how their names begin → the one domain they serve; all others are imported at any look-up.
 Half of the time that importing all takes goes to these, and most models need none of them."""
 

@@ -327,7 +327,7 @@ def test_values_of_a_static_body_can_be_tapped(without: Any) -> None:
     """A body that does not depend on types is compiled with the model."""
     without("HardSwish")
     runner = build(single("HardSwish(x)"))
-    key = next(name for step in runner._body.steps for name in _keys(step))
+    key = next(name for step in runner.body.steps for name in _keys(step))
 
     assert key in runner.run({"x": X3}, taps=[key])
 

@@ -62,14 +62,14 @@ def accesses(step: Step, plan: MemoryPlan) -> tuple[list[Extent], list[Extent]]:
     return reads, [extent(v, plan) for v in step.outputs]
 
 
-def barriers(program: Program, plan: MemoryPlan, threads: Sequence[int]) -> Iterator[bool]:
+def barriers(steps: Sequence[Step], plan: MemoryPlan, threads: Sequence[int]) -> Iterator[bool]:
     """Yield for each step whether every thread must have finished what comes before it.
 
     threads: how many threads share each step; a step of one thread runs on thread 0, after all that this
         thread did before.
     """
     since = _Interval([], [])
-    for step, count in zip(program.steps, threads, strict=True):
+    for step, count in zip(steps, threads, strict=True):
         reads, writes = accesses(step, plan)
         alone = 0 if count == 1 else None
         needed = since.forbids(reads, writes, alone)

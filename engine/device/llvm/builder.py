@@ -90,8 +90,8 @@ class Kernel:
         and strides belong there unless speed needs them in the code.
     dims: what ``%dims`` points to, i64.
     scratch: bytes of memory of its own that each thread needs: ``%args`` then has one more pointer.
-    status: whether the kernel checks numbers that it reads: ``%args`` then ends with one more pointer, to an i64
-        that the kernel sets to 1 where one lies out of range. It goes on with some number in range.
+    status: whether the kernel checks numbers that it reads: ``%args`` then ends with one more pointer,
+        to an i64 that the kernel sets to 1 where one lies out of range. It goes on with some number in range.
     threads: with how many threads it may be entered: ``%tid`` runs from 0 to ``%nt`` - 1 <= threads - 1. Each
         thread does its share of the outputs, never of one sum: the bits do not depend on the number.
 

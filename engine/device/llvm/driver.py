@@ -30,6 +30,9 @@ from graphdoc.engine.device.llvm.pool import WAIT, waiting
 WORDS, RECORD, FIXUP = 24, 8, 3
 """Words of a context, a record, a fixup."""
 
+TIMES, POOL, WORK, THREADS = 7, 16, 17, 18
+"""Words of a context that are set on their own."""
+
 DATA = object.__basicsize__
 """Bytes from a NumPy array's object to its pointer to the data, the first field of its C structure."""
 

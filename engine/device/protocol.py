@@ -1,4 +1,4 @@
-"""What runs a Program: a device loads it once and gives back what can be called with arrays."""
+"""What a device is to the engine: it loads programs and runs them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,26 +7,25 @@ from graphdoc.engine.program import Program
 
 
 class Executable(Protocol):
-    """A loaded program. Threads may call it at the same time."""
+    """A program ready to run, by any number of threads at once."""
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs, in the order of ``program.outputs``, as arrays that nobody else holds.
+        """Return the outputs as NumPy arrays of their own, in the order of ``program.outputs``.
 
-        inputs: one NumPy array per entry of ``program.inputs``, in order, of its dtype and shape.
-
-        Raises RunnerError where a step meets numbers that it cannot work on, such as an index out of range.
+        inputs: NumPy arrays in the order of ``program.inputs``, of the views' dtypes and shapes; they need not
+        be row-major. Raises RunnerError where a step refuses its operands (an index outside its axis).
         """
         ...
 
 
 class Device(Protocol):
-    """Something that runs programs.
+    """Where programs run."""
 
-    name: as reports print it.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
 
     def load(self, program: Program) -> Executable:
-        """Make a program ready to run; it must not be changed afterwards."""
+        """Return the program ready to run."""
         ...

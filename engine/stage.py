@@ -1,0 +1,521 @@
+"""One graph at known shapes → parts: programs, and nodes that level 0 runs between them.
+
+Nodes are visited once, in order. What follows from constants and shapes alone is computed on the way; a node with
+a lowering joins the program of its level, any other becomes a host node. A level is a program and the host nodes
+that wait for it: a node stands at the lowest level at which its inputs are there, so that programs are few and
+large. A node that needs the shape of what only a run can tell (how many elements are not zero, which branch of an
+If) is put off; the run goes on from there with a stage of its own, made for what it then finds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from graphdoc.engine.body import Body, call_function
+from graphdoc.engine.body import Step as Node
+from graphdoc.engine.lower import (
+    NotLowered,
+    Site,
+    constant,
+    content,
+    expressible,
+    find_lowering,
+    sized,
+)
+from graphdoc.engine.ops.table import ContainerType, Operator, TensorType, canonical_domain, find
+from graphdoc.engine.program import Buffer, Kind, Program, View, whole
+from graphdoc.engine.scope import FUNCTION
+
+_UNKNOWN = TensorType()
+_FOLLOWED = 1024
+"""Elements up to which inference sees the content of a constant."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A value that is the same in every run of these shapes; None stands for an omitted input."""
+
+    value: Any
+
+    @property
+    def type(self) -> TensorType:
+        value = self.value
+        if not isinstance(value, np.ndarray):
+            return _UNKNOWN
+        return TensorType(value.dtype, value.shape, value if value.size <= _FOLLOWED else None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """A value of the program at a level."""
+
+    key: str
+    level: int
+    view: View
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.view.dtype, self.view.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hosted:
+    """A value that lies among the run's arrays, there once the host nodes of its level have run.
+
+    settled: the type will not become better known (a sequence, an absent optional).
+    """
+
+    key: str
+    level: int
+    type: TensorType
+    settled: bool = False
+
+
+State: TypeAlias = Known | Computed | Hosted
+Place: TypeAlias = tuple[int, ir.Value]
+"""A value in one frame: the main graph, a branch, or one call of a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A node to visit in a frame."""
+
+    node: Node
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A value that is another one's: an output of a branch or a function."""
+
+    target: Place
+    source: Place
+    key: str
+
+
+Item: TypeAlias = Visit | Bind
+Source: TypeAlias = Known | str
+"""What a host node reads: a constant, or an array of the run by its key."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """A program whose inputs and outputs are named by the keys of the run's arrays."""
+
+    program: Program = field(default_factory=Program)
+    executable: Any = None
+
+    def take(self, key: str, known: TensorType) -> View:
+        """Return the view of an input, new or not."""
+        if key not in self.program.inputs:
+            shape = tuple(int(d) for d in known.shape or ())  # type: ignore[arg-type]
+            assert known.dtype is not None
+            size = int(np.prod(shape, dtype=np.int64))
+            self.program.inputs[key] = whole(Buffer(key, known.dtype, size, Kind.INPUT), shape)
+        return self.program.inputs[key]
+
+    def give(self, key: str, view: View) -> None:
+        """Make a value an output."""
+        if key not in self.program.outputs:
+            buffer = Buffer(key, view.dtype, view.size, Kind.OUTPUT)
+            target = self.program.outputs[key] = whole(buffer, view.shape)
+            Site(self.program, key).copy(view, target)
+
+
+@dataclass(frozen=True, slots=True)
+class HostNode:
+    """A node that level 0 runs. captured: what its bodies read of the graphs around, by body."""
+
+    node: Node
+    inputs: tuple[Source, ...]
+    outputs: tuple[str, ...]
+    captured: Mapping[str, tuple[Source, ...]]
+
+
+Part: TypeAlias = Segment | HostNode
+
+
+@dataclass(slots=True)
+class Rest:
+    """What is left of the graph when a stage is done, and the states of what it reads."""
+
+    items: list[Item]
+    states: dict[Place, State]
+    parents: list[int]
+    asked: list[str]
+    conditions: frozenset[str]
+
+
+@dataclass(slots=True)
+class Stage:
+    """Parts in the order they run. results: the sources of the graph's outputs, once all is done.
+
+    taps: the sources of tapped values that this stage computes. frees: by part, the keys no later one reads.
+    notes: why nodes run on the host, by key.
+    """
+
+    parts: list[Part]
+    rest: Rest | None
+    results: tuple[Source | None, ...]
+    taps: dict[str, Source]
+    frees: list[list[str]] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    next: dict[Any, "Stage"] = field(default_factory=dict)
+
+
+class Builder:
+    """Makes one stage.
+
+    body: the graph. rest: where the stage begins. opsets: the versions of the domains, for look-ups in the
+    table. taps: keys of values to return besides. shared: constants as views, by the identity of the array.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        rest: Rest,
+        opsets: Mapping[str, int],
+        taps: frozenset[str],
+        shared: dict[int, tuple[Any, View]],
+    ) -> None:
+        self.body = body
+        self.states = rest.states
+        self.parents = list(rest.parents)
+        self.items = rest.items
+        self.opsets = opsets
+        self.taps = taps
+        self.shared = shared
+        self.segments: dict[int, Segment] = {}
+        self.hosts: dict[int, list[HostNode]] = {}
+        self.put_off: list[Item] = []
+        self.asked: dict[str, None] = {}
+        self.conditions: set[str] = set()
+        self.tapped: dict[str, State] = {}
+        self.notes: dict[str, str] = {}
+        self.random_put_off = False
+
+    def build(self) -> Stage:
+        """Visit what is to visit, and return the stage."""
+        for item in self.items:
+            self._item(item)
+        outputs = [None if v is None else self._find(0, v) for v in self.body.outputs]
+        results = tuple(self._source(s) if s is not None else None for s in outputs)
+        taps = {key: self._source(state) for key, state in self.tapped.items()}
+        rest = self._rest() if self.put_off else None
+        parts = list(self._parts())
+        stage = Stage(parts, rest, results, taps, notes=self.notes)
+        stage.frees = _frees(stage, self.states)
+        return stage
+
+    def _parts(self) -> Iterator[Part]:
+        for level in sorted({*self.segments, *self.hosts}):
+            if level in self.segments and self.segments[level].program.outputs:
+                yield self.segments[level]
+            yield from self.hosts.get(level, ())
+
+    # ---- states -----------------------------------------------------------------------------------
+
+    def _find(self, frame: int, value: ir.Value) -> State | None:
+        """Return the state of a value as a frame sees it, None when it is put off."""
+        while frame >= 0:
+            state = self.states.get((frame, value))
+            if state is not None:
+                return state
+            frame = self.parents[frame]
+        return None
+
+    def _put(self, place: Place, key: str, state: State) -> None:
+        self.states[place] = state
+        if key in self.taps:
+            self.tapped[key] = state
+        if isinstance(state, Computed) and key:
+            self.segments[state.level].program.values[key] = state.view
+
+    def _source(self, state: State) -> Source:
+        """Return where a run finds a value; one of a program becomes an output of it."""
+        if isinstance(state, Known):
+            return state
+        if isinstance(state, Computed):
+            self.segments[state.level].give(state.key, state.view)
+        return state.key
+
+    def _reads(self, item: Item) -> list[Place]:
+        if isinstance(item, Bind):
+            return [item.source]
+        reads = [value for value in item.node.inputs if value is not None]
+        reads += [value for body in item.node.bodies.values() for value in body.captured]
+        return [(item.frame, value) for value in reads]
+
+    def _rest(self) -> Rest:
+        """Return what is left to do, every value that it reads among the run's arrays."""
+        states: dict[Place, State] = {}
+        places = [place for item in self.put_off for place in self._reads(item)]
+        places += [(0, value) for value in self.body.outputs if value is not None]
+        asked = dict(self.asked)
+        for frame, value in places:
+            state = self._find(frame, value)
+            if state is None:
+                continue
+            self._source(state)
+            if not isinstance(state, Known):
+                settled = isinstance(state, Hosted) and state.settled
+                state = Hosted(state.key, -1, state.type, settled)
+                if not settled and not sized(state.type):
+                    asked[state.key] = None
+            states[frame, value] = state
+        return Rest(self.put_off, states, self.parents, list(asked), frozenset(self.conditions))
+
+    # ---- visits -----------------------------------------------------------------------------------
+
+    def _item(self, item: Item) -> None:
+        if isinstance(item, Visit):
+            self._visit(item)
+            return
+        state = self._find(*item.source)
+        if state is None:
+            self.put_off.append(item)
+        else:
+            self._put(item.target, item.key, state)
+
+    def _visit(self, item: Visit) -> None:
+        found = [self._find(*place) for place in self._reads(item)]
+        node = item.node
+        if None in found:
+            self._later(item)
+            return
+        if node.run is call_function:
+            self._call(item)
+        elif node.node.op_type == "If" and canonical_domain(node.node.domain) == "":
+            self._branch(item)
+        else:
+            self._compute(item, self._inputs(item))
+
+    def _inputs(self, item: Visit) -> list[State]:
+        states = (Known(None) if v is None else self._find(item.frame, v) for v in item.node.inputs)
+        return [state for state in states if state is not None]
+
+    def _later(self, item: Visit) -> None:
+        row = self._row(item.node)
+        self.random_put_off |= row is not None and row.random
+        self.put_off.append(item)
+
+    def _row(self, node: Node) -> Operator | None:
+        if not isinstance(node.run, partial):
+            return None
+        return find(canonical_domain(node.node.domain), node.node.op_type, node.run.args[0].version)
+
+    def _call(self, item: Visit) -> None:
+        body = item.node.bodies[FUNCTION]
+        frame = self._frame(-1, body)
+        for value, state in zip(body.inputs, self._inputs(item), strict=False):
+            self.states[frame, value] = state
+        for value in body.inputs[len(item.node.inputs) :]:
+            self.states[frame, value] = Known(None)
+        self._enter(item, body, frame)
+
+    def _branch(self, item: Visit) -> None:
+        condition = self._find(item.frame, item.node.inputs[0])  # type: ignore[arg-type]
+        if not isinstance(condition, Known):
+            assert condition is not None
+            self.asked[condition.key] = None
+            self.conditions.add(condition.key)
+            self._later(item)
+            return
+        chosen = "then_branch" if bool(np.reshape(condition.value, ())) else "else_branch"
+        body = item.node.bodies[chosen]
+        self._enter(item, body, self._frame(item.frame, body))
+
+    def _frame(self, parent: int, body: Body) -> int:
+        self.parents.append(parent)
+        frame = len(self.parents) - 1
+        for value, array in body.constants.items():
+            self.states[frame, value] = Known(array)
+        return frame
+
+    def _enter(self, item: Visit, body: Body, frame: int) -> None:
+        for node in body.steps:
+            self._visit(Visit(node, frame))
+        for target, source, key in zip(item.node.outputs, body.outputs, item.node.keys, strict=False):
+            if source is not None:
+                self._item(Bind((item.frame, target), (frame, source), key))
+
+    def _compute(self, item: Visit, inputs: list[State]) -> None:
+        node, row = item.node, self._row(item.node)
+        random = row is not None and row.random
+        if all(isinstance(s, Known) for s in inputs) and not random and not node.bodies:
+            results = _folded(node, inputs)
+            if results is not None:
+                self._outputs(item, [Known(value) for value in results])
+                return
+        if random and self.random_put_off:
+            self._later(item)
+            return
+        types = _inferred(row, node, inputs)
+        if types and not random and all(known.value is not None for known in types):
+            self._outputs(item, [Known(known.value) for known in types])
+            return
+        lowered = None if row is None or random else find_lowering(row.domain, row.name, row.since)
+        if lowered is not None:
+            if any(not isinstance(s, Known) and not sized(s.type) and not _settled(s) for s in inputs):
+                self._later(item)
+                return
+            if self._lower(item, row, lowered, inputs, types):
+                return
+        self._host(item, inputs, types)
+
+    def _outputs(self, item: Visit, states: Sequence[State]) -> None:
+        for value, key, state in zip(item.node.outputs, item.node.keys, states, strict=False):
+            self._put((item.frame, value), key, state)
+
+    # ---- lowering ---------------------------------------------------------------------------------
+
+    def _lower(
+        self, item: Visit, row: Any, lowered: Any, inputs: list[State], types: Sequence[TensorType]
+    ) -> bool:
+        node = item.node
+        name = node.node.name or node.keys[0]
+        if any(s.type.shape is not None and 0 in s.type.shape for s in inputs) and not lowered.empty:
+            self.notes[name] = "an input is empty"
+            return False
+        if not all(_absent(s) or expressible(s.type) for s in inputs):
+            self.notes[name] = "a dtype that expressions lack"
+            return False
+        level = max((_ready(s) for s in inputs), default=0)
+        segment = self.segments.setdefault(level, Segment())
+        mark = len(segment.program.steps)
+        views = [None if _absent(s) else self._view(segment, level, s) for s in inputs]
+        try:
+            found = lowered.lower(_site(segment.program, name, node, row), *views, **node.run.keywords)
+            results = found if isinstance(found, tuple) else (found,)
+            _check(node, results, types)
+        except NotLowered as refusal:
+            self.notes[name] = str(refusal)
+        except Exception as error:  # noqa: BLE001 (level 0 runs the node and words what is wrong)
+            self.notes[name] = f"{type(error).__name__}: {error}"
+        else:
+            self._outputs(item, [self._result(k, level, v) for k, v in zip(node.keys, results, strict=False)])
+            return True
+        del segment.program.steps[mark:]
+        return False
+
+    def _result(self, key: str, level: int, view: View) -> State:
+        if view.buffer.kind is Kind.CONSTANT:
+            return Known(content(view))
+        return Computed(key or f"#{len(self.states)}", level, view)
+
+    def _view(self, segment: Segment, level: int, state: State) -> View:
+        if isinstance(state, Known):
+            return self._constant(state.value)
+        if isinstance(state, Computed) and state.level == level:
+            return state.view
+        self._source(state)
+        return segment.take(state.key, state.type)
+
+    def _constant(self, array: Any) -> View:
+        found = self.shared.get(id(array))
+        if found is None:
+            found = self.shared[id(array)] = (array, constant(array))
+        return found[1]
+
+    # ---- host nodes -------------------------------------------------------------------------------
+
+    def _host(self, item: Visit, inputs: list[State], types: Sequence[TensorType]) -> None:
+        node = item.node
+        captured = {
+            name: [s for v in body.captured if (s := self._find(item.frame, v)) is not None]
+            for name, body in node.bodies.items()
+        }
+        reads = [*inputs, *(s for states in captured.values() for s in states)]
+        level = max((s.level for s in reads if not isinstance(s, Known)), default=-1)
+        keys = tuple(key or f"#{len(self.states)}.{k}" for k, key in enumerate(node.keys))
+        part = HostNode(
+            node,
+            tuple(map(self._source, inputs)),
+            keys,
+            {name: tuple(map(self._source, states)) for name, states in captured.items()},
+        )
+        self.hosts.setdefault(level, []).append(part)
+        padded = [*types, *[_UNKNOWN] * (len(keys) - len(types))]
+        states = [
+            Hosted(k, level, t, isinstance(t, ContainerType)) for k, t in zip(keys, padded, strict=False)
+        ]
+        self._outputs(item, states)
+
+
+def _site(program: Program, name: str, node: Node, row: Operator) -> Site:
+    return Site(program, name, row.name, row.since, node.run.args[0].outputs)
+
+
+def _absent(state: State) -> bool:
+    return isinstance(state, Known) and state.value is None
+
+
+def _settled(state: State) -> bool:
+    return isinstance(state, Hosted) and state.settled
+
+
+def _ready(state: State) -> int:
+    """Return the first level whose program can read a value."""
+    if isinstance(state, Known):
+        return 0
+    return max(0, state.level + isinstance(state, Hosted))
+
+
+def _folded(node: Node, inputs: Sequence[State]) -> tuple[Any, ...] | None:
+    """Return the outputs of a node of constants, None when it refuses them: then the run says why."""
+    try:
+        with np.errstate(all="ignore"):
+            results = node.run(*(s.value for s in inputs if isinstance(s, Known)))
+    except Exception:  # noqa: BLE001 (level 0 runs it again and words what is wrong)
+        return None
+    listed = results if isinstance(results, tuple) else (results,)
+    return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in listed)
+
+
+def _inferred(row: Operator | None, node: Node, inputs: Sequence[State]) -> tuple[TensorType, ...]:
+    """Return what the row states of the outputs for these inputs; nothing where it cannot."""
+    if row is None or row.infer is None or node.bodies:
+        return ()
+    types = [None if _absent(s) else s.type for s in inputs]
+    try:
+        stated = row.infer(node.run.args[0], *types, **node.run.keywords)
+    except Exception:  # noqa: BLE001 (a node that a run would refuse states nothing)
+        return ()
+    listed = stated if isinstance(stated, tuple) else (stated,)
+    return tuple(_UNKNOWN if known is None else known for known in listed)
+
+
+def _check(node: Node, results: Sequence[View], types: Sequence[TensorType]) -> None:
+    """Raise NotLowered where a lowering gives other outputs than inference states, or too few."""
+    if len(results) < sum(bool(key) for key in node.keys):
+        raise NotLowered("not all of its outputs")
+    for view, known in zip(results, types, strict=False):
+        if sized(known) and (view.dtype, view.shape) != (known.dtype, known.shape):
+            raise NotLowered(f"{view.dtype}{view.shape} where {known.dtype}{known.shape} is inferred")
+
+
+def _frees(stage: Stage, states: Mapping[Place, State]) -> list[list[str]]:
+    """Return, by part, the keys of arrays that nothing reads after it."""
+    kept = {s for s in (*stage.results, *stage.taps.values()) if isinstance(s, str)}
+    if stage.rest is not None:
+        kept |= {s.key for s in stage.rest.states.values() if not isinstance(s, Known)}
+    last: dict[str, int] = {}
+    for position, part in enumerate(stage.parts):
+        for key in _touched(part):
+            last[key] = position
+    frees: list[list[str]] = [[] for _ in stage.parts]
+    for key, position in last.items():
+        if key not in kept:
+            frees[position].append(key)
+    return frees
+
+
+def _touched(part: Part) -> Iterable[str]:
+    if isinstance(part, Segment):
+        return (*part.program.inputs, *part.program.outputs)
+    sources = (*part.inputs, *(s for states in part.captured.values() for s in states))
+    return (*(s for s in sources if isinstance(s, str)), *part.outputs)

@@ -12,7 +12,7 @@ from itertools import product as all_positions
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, number
 from graphdoc.engine.device.llvm.rows_along import lanes_of, ramp
 from graphdoc.engine.device.llvm.rows_fold import Fold
-from graphdoc.engine.device.llvm.rows_frame import Frame, stages, units
+from graphdoc.engine.device.llvm.rows_frame import Frame, chunk_of, stages, units
 from graphdoc.engine.device.llvm.rows_layout import Axis, Layout, product
 from graphdoc.engine.device.llvm.rows_passes import Pass, Varying, cost, passes
 from graphdoc.engine.expr import Expr
@@ -180,12 +180,25 @@ class _Loops:
         """Run over all positions of the axes left; long sums begin anew block by block."""
         if not axes:
             return self._body(at, totals)
-        size = self.unit.frame.size(axes[0])
-        if not self.parent.blocked or axes[0].size <= 2 * BLOCK:
-            return self._through(0, size, at, axes, totals)
-        with self.fn.loop(0, size, BLOCK, totals) as (begin, carried):
-            stop = self.fn.least(self.fn.add(begin, BLOCK), size)
-            carried[:] = self._joined(carried, self._through(begin, stop, at, axes, self._anew()))
+        return self._span(0, self.unit.frame.size(axes[0]), axes[0].size, at, axes, totals)
+
+    def _span(
+        self,
+        start: Number,
+        stop: Number,
+        most: int,
+        at: list[Number],
+        axes: Sequence[Axis],
+        totals: list[Value],
+    ) -> list[Value]:
+        """Run over a stretch of the first axis, of at most ``most`` positions."""
+        if not self.parent.blocked or most <= 2 * BLOCK:
+            return self._through(start, stop, at, axes, totals)
+        chunk = chunk_of(most, BLOCK)
+        with self.fn.loop(start, stop, chunk, totals) as (begin, carried):
+            end = self.fn.least(self.fn.add(begin, chunk), stop)
+            found = self._span(begin, end, chunk, at, axes, self._anew())
+            carried[:] = self._joined(carried, found)
         return list(carried)
 
     def _through(

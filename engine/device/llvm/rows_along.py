@@ -10,7 +10,7 @@ from dataclasses import replace
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, number, vector
 from graphdoc.engine.device.llvm.math_cast import register
 from graphdoc.engine.device.llvm.rows_fold import Fold
-from graphdoc.engine.device.llvm.rows_frame import Frame, from_lane, nest, stages, units
+from graphdoc.engine.device.llvm.rows_frame import Frame, chunk_of, from_lane, nest, stages, units
 from graphdoc.engine.device.llvm.rows_layout import Axis, Layout
 from graphdoc.engine.device.llvm.rows_passes import Pass, Varying, passes
 from graphdoc.engine.expr import Dtype, Expr, leaves, postorder
@@ -109,7 +109,7 @@ class _Elements:
         self.parent, self.fn, self.frame = row.parent, row.fn, row.frame
         self.chains, self.lanes = self.parent.chains, self.parent.lanes
 
-    def _start(self) -> list[Value]:
+    def start(self) -> list[Value]:
         return [fold.start() for fold in self.folds for _ in range(self.chains)]
 
     def outer(self) -> list[Value]:
@@ -131,7 +131,7 @@ class _Elements:
             line = _Line(self, pointers, 0 if first is None else self.fn.mul(first, size), where)
             return line.run(totals)
 
-        return nest(self.fn, [self.frame.size(a) for a in axes], self._start(), body)
+        return nest(self.fn, [self.frame.size(a) for a in axes], self.start(), body)
 
 
 class _Line:
@@ -145,17 +145,24 @@ class _Line:
 
     def run(self, totals: list[Value]) -> list[Value]:
         """Run over the line, long sums block by block."""
-        parent, fn = self.parent, self.fn
+        parent = self.parent
         step = parent.lanes * parent.chains
         if parent.layout.length <= 2 * BLOCK * step or not any(
             f.part.fold == "sum" for f in self.elements.folds
         ):
             return self._rest(self._main(0, parent.full, totals))
-        with fn.loop(0, parent.full, BLOCK * step, totals) as (begin, carried):
-            stop = fn.least(fn.add(begin, BLOCK * step), parent.full)
-            block = self._main(begin, stop, self.elements._start())
-            carried[:] = self._combined(carried, block)
-        return self._combined(list(carried), self._rest(self.elements._start()))
+        totals = self._span(0, parent.full, -(-parent.axis.size // step), totals)
+        return self._combined(totals, self._rest(self.elements.start()))
+
+    def _span(self, start: Number, stop: Number, rounds: int, totals: list[Value]) -> list[Value]:
+        """Run over a stretch of at most so many rounds; a sum begins anew with each block (of blocks)."""
+        if rounds <= 2 * BLOCK:
+            return self._main(start, stop, totals)
+        chunk, step = chunk_of(rounds, BLOCK), self.parent.lanes * self.parent.chains
+        with self.fn.loop(start, stop, chunk * step, totals) as (begin, carried):
+            end = self.fn.least(self.fn.add(begin, chunk * step), stop)
+            carried[:] = self._combined(carried, self._span(begin, end, chunk, self.elements.start()))
+        return list(carried)
 
     def _combined(self, a: list[Value], b: list[Value]) -> list[Value]:
         chains = self.elements.chains

@@ -92,6 +92,14 @@ def from_lane(fn: Function, first: Number, lanes: int) -> Value:
     return fn.op(f"icmp sge <{lanes} x i32> <{ramp}>, {wide.name}", f"<{lanes} x i1>")
 
 
+def chunk_of(length: int, block: int) -> int:
+    """Return the largest power of ``block`` below a length that is more than ``block``."""
+    chunk = block
+    while chunk * block < length:
+        chunk *= block
+    return chunk
+
+
 def most(fn: Function, a: Number, b: Number) -> Number:
     """Return the larger of two numbers."""
     if isinstance(a, int) and isinstance(b, int):

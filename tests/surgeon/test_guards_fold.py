@@ -169,6 +169,19 @@ def test_whole_numbers_that_are_outputs(outputs: list[str]) -> None:
     assert len(check(proto, feeds=NO_FEEDS).ops) <= 1
 
 
+def test_a_whole_number_under_two_names() -> None:
+    """What one Constant node gives, two outputs are: the Identity between them has to stay."""
+    proto = build.model(
+        [
+            helper.make_node("Constant", [], ["k"], value_ints=[1, 2]),
+            helper.make_node("Identity", ["k"], ["y"]),
+        ],
+        outputs=[build.value(name, [2], TensorProto.INT64) for name in "ky"],
+    )
+
+    assert check(proto, feeds=NO_FEEDS).ops == ["Identity"]
+
+
 def test_what_follows_from_shapes_of_what_nobody_reads() -> None:
     """A node whose result is not used goes, and is not folded first."""
     result = check(parse("g (float[2,3] x) => (float[2,3] y) { s = Shape(x) y = Relu(x) }"))

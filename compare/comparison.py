@@ -227,7 +227,7 @@ def _untouched(
 
     A long run is spared where taps are free: then the tapped run was the untapped one.
     """
-    if options.first_only:
+    if options.first_only or not getattr(runner, "computes", True):
         return _Whole(None)
     if getattr(runner, "taps_are_free", False) and sum(timings.values()) > LATENCY_SECONDS / 2:
         total = sum(timings.values())

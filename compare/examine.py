@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.compare.findings import Finding, with_between
+from graphdoc.compare.findings import Finding, is_fed, with_between
 from graphdoc.compare.judge import NOISE_MARGIN, Evidence, Judgement
 from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
 from graphdoc.compare.numbers import number
@@ -27,6 +27,9 @@ STEPS = frozenset({"Floor", "Ceil", "Round", "Sign", "Mod"})
 
 PICKS = {"ArgMax": 0, "ArgMin": 0, "TopK": 0}
 """Operators that pick indices, and the input they pick from."""
+
+UNKNOWN = object()
+"""In place of what B gives on A's inputs, where B cannot compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     wanted = dict.fromkeys(keys)
     wanted.update((n, None) for f in look for n in (*f.point.inputs, *scene.feeding[f.point.key].sources))
     values_a = {**scene.feeds_a, **scene.a.run(scene.feeds_a, list(wanted)).values}
+    look = [f for f in look if is_fed(scene.feeding[f.point.key], values_a, scene.feeding)]
+    keys = [f.point.key for f in look]
     own_b = scene.b.forced(scene.feeds_b, values_a, with_between(keys, scene.feeding)).values
     picks = [f.point.key for f in look if f.point.op in PICKS]
     run_b = scene.b.run(scene.feeds_b, picks).values if picks else {}
@@ -74,7 +79,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     for finding in look:
         key = finding.point.key
         if key in exact and key in values_a:
-            _compare_to_truth(finding, exact[key], values_a[key], own_b.get(key), moved, evidence)
+            own = own_b.get(key) if getattr(scene.b, "computes", True) else UNKNOWN
+            _compare_to_truth(finding, exact[key], values_a[key], own, moved, evidence)
         if key in picks and key in values_a and key in run_b:
             _check_ties(finding, values_a, run_b[key], evidence)
 
@@ -104,8 +110,9 @@ def _compare_to_truth(
 ) -> None:
     key = finding.point.key
     try:
-        to_b = float("inf") if b is None else ratio(*distance(exact, b))
-        evidence.truth[key] = (ratio(*distance(exact, a)), to_b)
+        if b is not UNKNOWN:
+            to_b = float("inf") if b is None else ratio(*distance(exact, b))
+            evidence.truth[key] = (ratio(*distance(exact, a)), to_b)
         spread = max(ratio(*distance(exact, other[key])) for other in moved if key in other)
     except MismatchError:
         return

@@ -173,7 +173,8 @@ def _own_errors(
         if key in run_a.values and key in run_b.values:
             found[key] = _own(run_a.values[key], run_b.values[key], forced, tolerance)
 
-    taps = with_between([p.key for p in group if p.key in given], feeding)
+    fed = [p.key for p in group if p.key in given and is_fed(feeding[p.key], given, feeding)]
+    taps = with_between(fed, feeding)
     each = getattr(b, "forced_each", None)
     if each is not None:
         each(feeds, given, taps, note)
@@ -181,6 +182,11 @@ def _own_errors(
         for key, value in b.forced(feeds, given, taps).values.items():
             note(key, value)
     return found
+
+
+def is_fed(layer: Feeding, given: Collection[str], layers: Collection[str]) -> bool:
+    """Whether all is given that a layer reads of other layers: saved values may lack some."""
+    return all(name in given for name in layer.sources if name in layers)
 
 
 def with_between(keys: Collection[str], feeding: Mapping[str, Feeding]) -> list[str]:

@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from graphdoc.compare.inputs_npy import read_npy, read_npz
+from graphdoc.compare.polygraphy import decode, feeds_of
 from graphdoc.engine.errors import InputError
 from graphdoc.engine.feeds import SEQUENCE, TENSOR, InputSpec
 
@@ -106,6 +107,10 @@ def _json(path: Path) -> Contents:
         raise InputError(
             f"{path.name} is not JSON: {text}", where="--inputs", next_step='{"input name": [[1, 2], [3, 4]]}'
         ) from error
+    saved = feeds_of(data)
+    if saved is not None:
+        values = {name: decode(value, f"{name} in {path.name}") for name, value in saved.items()}
+        return Contents(values, False, f"file {path.name}")
     named = isinstance(data, dict)
     return Contents(data if named else {"0": data}, not named, f"file {path.name}")
 

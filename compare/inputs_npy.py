@@ -6,6 +6,7 @@ NumPy stores strings, only arrays of ``str`` are read, by an interpreter of our 
 nothing of a pickle is ever called (``inputs_pickle.py``).
 """
 
+import io
 import re
 import zipfile
 import zlib
@@ -34,6 +35,11 @@ def read_npy(path: Path) -> Array:
     size = path.stat().st_size
     with path.open("rb") as file:
         return _read(file, size, path.name)
+
+
+def array_from_bytes(data: bytes, where: str) -> Array:
+    """Return the array of a ``.npy`` file that lies in memory. Raises InputError."""
+    return _read(io.BytesIO(data), len(data), where)
 
 
 def read_npz(path: Path) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import TracebackType
@@ -40,7 +41,8 @@ class Runner(Protocol):
     A runner may also have ``warm()``, which starts opening what it needs in the background,
     ``taps_are_free = True``, which says that a run with taps is the same run as one without, and
     ``forced_each(feeds, given, taps, sink)``, which is ``forced`` that hands over each value once it is there
-    and keeps none.
+    and keeps none. ``computes = False`` says that its values were saved before: it has neither times nor
+    ``forced``.
 
     name: as typed on the command line. version: of the library behind it. settings: in words.
     fallbacks: operators that another implementation serves, in words.
@@ -113,13 +115,15 @@ def factory(name: str, option: str = "") -> Factory:
             error.where = f"{option} {name}".strip()
             raise
         return found
+    if name.startswith("saved:"):
+        return partial(import_module("graphdoc.compare.saved_runner").open_saved, name)
     for entry in entry_points(group="graphdoc.runners", name=name):
         loaded: Factory = entry.load()
         return loaded
     raise UsageError(
         f"no runner is called '{name}'",
         where=f"{option} {name}".strip(),
-        next_step=f"choose one of: {', '.join(runner_names())}",
+        next_step=f"choose one of: {', '.join(runner_names())}, saved:FILE",
     )
 
 

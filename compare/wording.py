@@ -288,7 +288,8 @@ def _facts_outputs(case: Case) -> Facts:
 
 
 def _facts_sides(case: Case) -> str:
-    sides = f"A {case.a.runner} {case.a.version}  against  B {case.b.runner} {case.b.version}"
+    a, b = (f"{side.runner} {side.version}".rstrip() for side in (case.a, case.b))
+    sides = f"A {a}  against  B {b}"
     seed = "" if case.seed is None else f", seed {case.seed}"
     return f"{sides}, {_count(case.inputs, 'input')}{seed}"
 

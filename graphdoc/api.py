@@ -13,6 +13,7 @@ from graphdoc.compare.inputs import Inputs, load_inputs, parse_shapes
 from graphdoc.compare.inputs import make_inputs as inputs_for
 from graphdoc.compare.result import Comparison
 from graphdoc.compare.target import Target
+from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.reports.files import write_text
 from graphdoc.reproduce import command_line
@@ -101,6 +102,7 @@ def compare_models(
 
     Raises ModelError, InputError, UsageError, RunnerError, NothingComparedError.
     """
+    _check_saved((ref, test_runner), inputs)
     target_a = Target(open_source(model))
     target_b = target_a if test is None else Target(open_source(test))
     options = Options(
@@ -123,6 +125,16 @@ def compare_models(
     )
     require_layers(result)
     return as_result(result)
+
+
+def _check_saved(runners: Iterable[str], inputs: Any) -> None:
+    saved = [name for name in runners if name.startswith("saved:")]
+    if saved and inputs is None:
+        raise UsageError(
+            "saved values follow from inputs, and none are given",
+            where=saved[0],
+            next_step="--inputs FILE   (what  polygraphy run --save-inputs  wrote, or an .npz)",
+        )
 
 
 def make_inputs(

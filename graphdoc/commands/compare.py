@@ -28,7 +28,7 @@ _FORMS = {
     default="engine",
     show_default=True,
     metavar="RUNNER",
-    help="Runs TEST (or REF again), side B: ort, engine, reference, truth.",
+    help="Runs TEST (or REF again), side B: ort, engine, reference, truth, saved:FILE.",
 )
 @click.option(
     "--taps",

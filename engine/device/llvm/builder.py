@@ -217,13 +217,17 @@ class Function:
 
     def load_first(self, kind: str, pointer: Value, mask: Value) -> Value:
         """Read the lanes that ``mask`` (``<n x i1>``) selects; the others are 0, their memory not touched."""
-        name = f"llvm.masked.load.{mangled(kind)}.p0"
-        passthru = Value("zeroinitializer", kind)
-        return self.call(name, kind, pointer, Value(str(_align(kind)), "i32"), mask, passthru)
+        raw = _raw(kind)
+        name = f"llvm.masked.load.{mangled(raw)}.p0"
+        passthru = Value("zeroinitializer", raw)
+        read = self.call(name, raw, pointer, Value(str(_align(kind)), "i32"), mask, passthru)
+        return read if raw == kind else self.op(f"bitcast {read} to {kind}", kind)
 
     def store_first(self, value: Value, pointer: Value, mask: Value) -> None:
         """Write the lanes that ``mask`` selects."""
-        name = f"llvm.masked.store.{mangled(value.type)}.p0"
+        raw = _raw(value.type)
+        value = value if raw == value.type else self.op(f"bitcast {value} to {raw}", raw)
+        name = f"llvm.masked.store.{mangled(raw)}.p0"
         self.call(name, "void", value, pointer, Value(str(_align(value.type)), "i32"), mask)
 
     def first(self, count: Number, lanes: int) -> Value:
@@ -335,6 +339,12 @@ def _literal(value: float, element: str) -> str:
             return f"0xR{int(np.asarray(value).astype(ml_dtypes.bfloat16).view(np.uint16)):04X}"
         rounded = np.float64(np.float32(value)) if element == "float" else np.float64(value)
     return f"0x{int(rounded.view(np.uint64)):016X}"
+
+
+def _raw(kind: str) -> str:
+    """Return the type by which masked lanes move: of 16-bit floats LLVM would make calls to a library."""
+    element, lanes = parts(kind)
+    return vector("i16", lanes) if element in ("half", "bfloat") else kind
 
 
 def _align(kind: str) -> int:

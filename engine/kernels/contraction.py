@@ -51,4 +51,4 @@ class Contraction:
         if not self.packed:
             return b
         lines = np.moveaxis(b, -3, -2)
-        return lines.reshape(*lines.shape[:-2], -1)[..., :n]
+        return lines.reshape(*lines.shape[:-2], lines.shape[-2] * self.packed)[..., :n]

@@ -1,0 +1,117 @@
+"""The innermost of a contraction: some rows times a panel of columns over all of k, the sums in registers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphdoc.engine.device.llvm.builder import (
+    Function,
+    Number,
+    Target,
+    Value,
+    floating,
+    parts,
+    scalar,
+    vector,
+)
+from graphdoc.engine.device.llvm.contraction_axes import Walk
+from graphdoc.engine.device.llvm.contraction_tile import Tile
+from graphdoc.engine.device.llvm.scalar import Scalars
+from graphdoc.engine.expr import Dtype
+from graphdoc.engine.program import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What the operands hold and what sums are kept in: float32 or float64."""
+
+    f: Function
+    target: Target
+    sums: Dtype
+
+    @property
+    def kind(self) -> str:
+        """Return the type of one sum."""
+        return scalar(self.sums)
+
+    def widened(self, value: Value, dtype: Dtype) -> Value:
+        """Return a float as loaded, or a vector of them, in the dtype of the sums."""
+        lanes = parts(value.type)[1]
+        held = Scalars(self.f, lanes, self.target).from_memory(value, dtype)
+        wide = vector(self.kind, lanes)
+        return held if held.type == wide else self.f.op(f"fpext {held} to {wide}", wide)
+
+
+class Sums:
+    """Emits the sums of a tile.
+
+    dtypes: of a and b where they are read. axes: of k, with the strides of a and b. gapped: whether b's lines
+    lie a stride apart that only dims tells; else they follow one another.
+    """
+
+    def __init__(
+        self, precision: Precision, tile: Tile, dtypes: tuple[Dtype, Dtype], axes: Axes, gapped: bool
+    ) -> None:
+        self.f = f = precision.f
+        self.tile, self.precision, self.dtypes = tile, precision, dtypes
+        self.kind, self.elements = precision.kind, [scalar(d) for d in dtypes]
+        self.walk = Walk(f, axes)
+        size, (a_step, _) = axes[-1]
+        self.a_step: Number = 1 if a_step == 1 else self.walk.strides[-1][0]
+        self.b_step: Number = self.walk.strides[-1][1] if gapped else tile.columns
+        self.unroll = next(u for u in (4, 2, 1) if size % u == 0)
+
+    def emit(
+        self, rows: Sequence[Value], b: Value, totals: Value, masks: Sequence[Value | None] | None
+    ) -> None:
+        """Emit the sums of rows times a panel; store them to ``totals`` as [row][column].
+
+        rows: the address of each row of a. b: the panel's. masks: of the panel's vectors, None: read all.
+        """
+        lanes, line = self.tile.lanes, vector(self.kind, self.tile.lanes)
+        sums = [floating(0, line)] * (len(rows) * self.tile.vectors)
+        for at, total in enumerate(self._level(0, rows, b, sums, masks or [None] * self.tile.vectors)):
+            self.f.store(total, self.f.at(totals, at * lanes, self.kind))
+
+    def _level(
+        self, level: int, rows: Sequence[Value], b: Value, sums: list[Value], masks: Sequence[Value | None]
+    ) -> list[Value]:
+        """Emit the loops over k from one axis inwards; return the sums after them."""
+        f, walk = self.f, self.walk
+        if level == len(walk.sizes) - 1:
+            return self._innermost(rows, b, sums, masks)
+        a_step, b_step = walk.strides[level]
+        with f.loop(0, walk.sizes[level], carry=sums) as (k, carried):
+            moved = [f.at(row, f.mul(k, a_step), self.elements[0]) for row in rows]
+            inner = f.at(b, f.mul(k, b_step), self.elements[1])
+            carried[:] = self._level(level + 1, moved, inner, list(carried), masks)
+        return carried
+
+    def _innermost(
+        self, rows: Sequence[Value], b: Value, sums: list[Value], masks: Sequence[Value | None]
+    ) -> list[Value]:
+        f = self.f
+        with f.loop(0, self.walk.sizes[-1], self.unroll, sums) as (k, carried):
+            for u in range(self.unroll):
+                term = f.add(k, u)
+                line = f.at(b, f.mul(term, self.b_step), self.elements[1])
+                self._term(rows, f.mul(term, self.a_step), self._line(line, masks), carried)
+        return carried
+
+    def _line(self, b: Value, masks: Sequence[Value | None]) -> list[Value]:
+        """Read one line of the panel."""
+        f, lanes, element = self.f, self.tile.lanes, self.elements[1]
+        line = []
+        for v, mask in enumerate(masks):
+            here, kind = f.at(b, v * lanes, element), vector(element, lanes)
+            read = f.load(kind, here) if mask is None else f.load_first(kind, here, mask)
+            line.append(self.precision.widened(read, self.dtypes[1]))
+        return line
+
+    def _term(self, rows: Sequence[Value], place: Number, line: list[Value], sums: list[Value]) -> None:
+        """Add one term to all sums, in place."""
+        f, element, vectors = self.f, self.elements[0], self.tile.vectors
+        for i, row in enumerate(rows):
+            one = f.load(element, f.at(row, place, element))
+            wide = f.splat(self.precision.widened(one, self.dtypes[0]), self.tile.lanes)
+            for v in range(vectors):
+                sums[i * vectors + v] = f.fma(wide, line[v], sums[i * vectors + v])

@@ -35,14 +35,14 @@ _STORED = (F16, BF16, F32, F64)
 
 def tactics_contraction(step: Step, target: Target) -> list[str]:
     """Return the tilings worth measuring, ``rows x vectors``, the best by count first."""
-    return [_name(t) for t in _tiles(step, target)[:4]] if _floats(step) else ["host"]
+    return [_name(t) for t in tilings(step, target)[:4]] if floats(step) else ["host"]
 
 
 def emit_contraction(step: Step, target: Target, tactic: str | None = None) -> Kernel | None:
     """Return the kernel of a step whose spec is a Contraction of floats, None of other dtypes."""
-    if not _floats(step):
+    if not floats(step):
         return None
-    found = _tiles(step, target)
+    found = tilings(step, target)
     tile = next((t for t in found if _name(t) == tactic), found[0])
     return _Emitter(step, tile, target).kernel()
 
@@ -56,12 +56,12 @@ def _spec(step: Step) -> Contraction:
     return step.spec
 
 
-def _floats(step: Step) -> bool:
+def floats(step: Step) -> bool:
     """Return whether the sums are of floats, as the tiles here compute them."""
     return _spec(step).accumulate in (F32, F64) and all(v.dtype in _STORED for v in step.inputs[:2])
 
 
-def _tiles(step: Step, target: Target) -> list[Tile]:
+def tilings(step: Step, target: Target) -> list[Tile]:
     spec, work = _spec(step), work_of(step)
     lanes = target.lanes(spec.accumulate)
     return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None)
@@ -262,7 +262,7 @@ class _Emitter:
     # ---- memory --------------------------------------------------------------------------------------
 
     def _read(self, operand: int, base: Value, v: int, mask: Value | None) -> Value:
-        """Read vector ``v`` of a row of an operand from ``base``, its column 0: a scalar if all lanes hold it."""
+        """Read vector ``v`` of a row whose column 0 is at ``base``; a scalar where all lanes hold one."""
         f, lanes, element, step = self.f, self.tile.lanes, self.elements[operand], self.steps[operand]
         kind = vector(element, lanes)
         if step == 0:

@@ -1,7 +1,7 @@
 """Two results of ``graphdoc compare`` → what got better and what got worse, layer by layer.
 
-*Before* and *after* are the two results; A and B stay the two sides inside each. Layers are paired by the
-name of their value. A change counts only where it is more than noise:
+*Before* and *after* are the two results; A and B stay the two sides inside each. Layers are paired by name,
+or where the names are others by structure (resultpairs.py). A change counts only where it is more than noise:
 
 1. A layer that agreed and does not any more, or the reverse, counts always.
 2. An error that has left its limit, or come back within it, counts always.
@@ -13,11 +13,12 @@ name of their value. A change counts only where it is more than noise:
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from graphdoc.compare.result import Comparison, Latency, Layer, Limit, Side, Status
 from graphdoc.reports import words
+from graphdoc.reports.resultpairs import pair_layers
 
 FACTOR = 2.0
 """The least ratio of two errors that counts."""
@@ -88,7 +89,7 @@ class ResultDiff:
     verdict: of the whole. settings: what is not as it was around it, models first. worse, better: layers in
     the order of severity, then of execution. lost: layers that were compared and are not any more; found: the
     reverse. lost_outputs: outputs among the lost, which counts as worse. steady: paired layers without a
-    change that counts.
+    change that counts. pairing: how layers were paired, "" where by name.
     """
 
     before: Comparison
@@ -104,7 +105,8 @@ class ResultDiff:
     lost_outputs: tuple[Layer, ...] = ()
     latency: tuple[LatencyChange, ...] = ()
     steady: int = 0
-    paired: int = field(default=0)
+    paired: int = 0
+    pairing: str = ""
 
     def __bool__(self) -> bool:
         return not (self.verdict is Direction.WORSE or self.worse or self.lost_outputs or self.latency_worse)
@@ -127,10 +129,12 @@ def diff_results(
     """Return what changed from ``before`` to ``after``; the names are those of the files."""
     settings = tuple(_settings(before, after))
     old, new = _compared(before), _compared(after)
-    pairs = [(old[value], new[value]) for value in new if value in old]
+    pairing = pair_layers(old, new)
+    pairs = [(old[i], new[j]) for i, j in pairing.pairs]
     changes = [change for pair in pairs if (change := _layer_change(*pair))]
     changes.sort(key=lambda change: (-change.severity, change.after.index))
-    lost = tuple(layer for value, layer in old.items() if value not in new)
+    kept, known = ({places[side] for places in pairing.pairs} for side in (0, 1))
+    lost = tuple(layer for n, layer in enumerate(old) if n not in kept)
     return ResultDiff(
         before=before,
         after=after,
@@ -141,16 +145,17 @@ def diff_results(
         worse=tuple(change for change in changes if change.direction is Direction.WORSE),
         better=tuple(change for change in changes if change.direction is Direction.BETTER),
         lost=lost,
-        found=tuple(layer for value, layer in new.items() if value not in old),
+        found=tuple(layer for n, layer in enumerate(new) if n not in known),
         lost_outputs=tuple(layer for layer in lost if layer.is_output),
         latency=tuple(_latencies(before, after, settings)),
         steady=len(pairs) - len(changes),
         paired=len(pairs),
+        pairing=pairing.remark,
     )
 
 
-def _compared(comparison: Comparison) -> dict[str, Layer]:
-    return {layer.value: layer for layer in comparison.layers if layer.status is not Status.SKIPPED}
+def _compared(comparison: Comparison) -> list[Layer]:
+    return [layer for layer in comparison.layers if layer.status is not Status.SKIPPED]
 
 
 def _verdict(before: Comparison, after: Comparison) -> Direction:

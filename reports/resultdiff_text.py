@@ -85,6 +85,7 @@ def result_diff_json(diff: ResultDiff) -> str:
         "after": _side(diff, "after"),
         "rule": {"factor": FACTOR, "floor": FLOOR},
         "settings": plain(diff.settings),
+        "pairing": diff.pairing,
         "counts": {"paired": diff.paired, "steady": diff.steady}
         | {key: len(getattr(diff, key)) for key in ("worse", "better", "lost", "found")},
         "latency": [

@@ -92,6 +92,8 @@ def facts(diff: ResultDiff) -> Iterator[tuple[str, str]]:
     if diff.before.first_divergence or diff.after.first_divergence:
         yield "first", f"{_first(diff.before)} → {_first(diff.after)}"
     yield "layers", counts(diff)
+    if diff.pairing:
+        yield "paired", diff.pairing
     for change in diff.latency:
         yield f"time {change.side}", latency(change)
 

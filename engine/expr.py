@@ -14,7 +14,7 @@ Leaves:
 * ``const`` with ``attr`` the number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -230,13 +230,16 @@ def _evaluated(
     return np.asarray(result).astype(node.dtype, copy=False)
 
 
-def postorder(root: Expr) -> list[Expr]:
-    """Return every distinct node under (and with) root, arguments before what uses them."""
+def postorder(root: Expr, done: Container[Expr] = ()) -> list[Expr]:
+    """Return every distinct node under (and with) root, arguments before what uses them.
+
+    done: nodes to leave out, and what is under them alone.
+    """
     seen: dict[Expr, None] = {}
     stack = [(root, False)]
     while stack:
         node, ready = stack.pop()
-        if node in seen:
+        if node in seen or node in done:
             continue
         if ready:
             seen[node] = None

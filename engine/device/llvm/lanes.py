@@ -1,11 +1,12 @@
-"""Arithmetic on vectors of a fixed number of lanes, over :class:`~graphdoc.engine.device.llvm.builder.Function`.
+"""Arithmetic on vectors of a fixed number of lanes, appended to a ``builder.Function``.
 
 Whether an operation is one on integers or on floats follows from its first operand's type; Python numbers are
 constants of that type. One lane is a scalar.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from graphdoc.engine.device.llvm.builder import Function, Value, floating, integer, mangled, parts, vector
 
@@ -27,7 +28,8 @@ def width(kind: str) -> int:
     return _WIDTHS.get(element) or int(element[1:])
 
 
-class Lanes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lanes:
     """Appends to ``fn`` what works on ``count`` lanes at once."""
 
     fn: Function
@@ -93,11 +95,10 @@ class Lanes(NamedTuple):
         return self.fn.op(f"{name} {test} {a}, {self.number(b, a.type).name}", self._like(a, "i1"))
 
     def select(self, condition: Value, a: Operand, b: Operand) -> Value:
-        """Return a where the condition holds, b elsewhere; at least one is a value."""
-        like = a if isinstance(a, Value) else b
-        assert isinstance(like, Value)
-        first, second = self.number(a, like.type), self.number(b, like.type)
-        return self.fn.op(f"select {condition}, {first}, {second}", like.type)
+        """Return a where the condition holds, b elsewhere; at least one must be a value."""
+        kind = next(x.type for x in (a, b) if isinstance(x, Value))
+        first, second = self.number(a, kind), self.number(b, kind)
+        return self.fn.op(f"select {condition}, {first}, {second}", kind)
 
     def convert(self, name: str, a: Value, element: str) -> Value:
         """Return a conversion instruction: ``zext``, ``fptrunc``, ``sitofp``, …"""

@@ -139,14 +139,19 @@ def _half_exp(v: Lanes, x: Value, low: float) -> Value:
     return v.mul(v.polynomial(r, _EXP), v.real(v.add(v.op("shl", k, 23), _ONE - (1 << 23))))
 
 
-@_single
-def expm1(v: Lanes, x: Value) -> Value:
-    """Return e to the power x, less 1."""
-    k, r = _split(v, x, -20.0, 89.0)
+def _grown(v: Lanes, x: Value, low: float, high: float) -> Value:
+    """Return e to the power x, less 1; of -0.0 it is 0.0."""
+    k, r = _split(v, x, low, high)
     half = v.real(v.add(v.op("shl", k, 23), _ONE - (1 << 23)))
     part = v.fma(v.mul(r, r), v.polynomial(r, _EXPM1), r)
     result = v.fma(half, part, v.sub(half, 0.5))
-    return v.with_sign(v.add(result, result), x)
+    return v.add(result, result)
+
+
+@_single
+def expm1(v: Lanes, x: Value) -> Value:
+    """Return e to the power x, less 1."""
+    return v.with_sign(_grown(v, x, -20.0, 89.0), x)
 
 
 def sigmoid(v: Lanes, x: Value) -> Value:
@@ -320,7 +325,7 @@ def cos(v: Lanes, x: Value) -> Value:
 
 
 def _turned(v: Lanes, x: Value, name: str, quarters: int) -> Value:
-    """Return the sine of x and so many quarter turns: what is left after whole quarters is found in float64."""
+    """Return the sine of x and so many quarter turns; whole quarters are taken off in float64."""
     near = _quarter(v, x, quarters)
     far = v.any(v.compare("ogt", v.magnitude(x), _FAR))
     return _either(v, far, lambda: libm(name)(v, x), near)
@@ -354,46 +359,46 @@ def _either(v: Lanes, condition: Value, rare: Callable[[], Value], usual: Value)
     return fn.op(f"phi {usual.type} [{value.name}, %{end}], [{usual.name}, %{before}]", usual.type)
 
 
-# ---- quotients of polynomials --------------------------------------------------------------------------
+# ---- tanh, erf -----------------------------------------------------------------------------------------
 
-_TANH = (
-    (1.3319051642943718e-08, 2.0583465028143027e-05, 0.003494033497107698, 0.13379717017682935, 1.0),
-    (7.762010677656815e-07, 0.00032830911566118234, 0.02587106907201367, 0.46713032256218345, 1.0),
+_ERF_NEAR = (
+    -7.572961534696443e-06,
+    0.00010393875490638527,
+    -0.0008339569772603944,
+    0.005209016298066124,
+    -0.026860247527910483,
+    0.11283675028912225,
+    -0.3761263004455744,
+    1.1283791659754352,
 )
-_ERF = (
-    (
-        2.0259096747494845e-06,
-        0.0002846882892064307,
-        0.003808173920975393,
-        0.052875484247035615,
-        0.19155056225648426,
-        1.1283791437351294,
-    ),
-    (
-        3.7831847653278146e-05,
-        0.0011707293078043488,
-        0.015055113812836978,
-        0.11455973194646826,
-        0.5030899413497656,
-        1.0,
-    ),
+"""erf(x) ÷ x in x², up to 1.25."""
+
+_ERF_FAR = (
+    0.00014049061907840665,
+    -0.0006037642919632588,
+    0.0034616708495587914,
+    0.0026193521091941313,
+    0.049831800251457864,
+    0.06593308527457446,
+    1.0011663234665433,
 )
-
-
-def _quotient(v: Lanes, x: Value, limit: float, above: tuple[float, ...], below: tuple[float, ...]) -> Value:
-    """Return x · P(x²) ÷ Q(x²) of x held within ± limit."""
-    x = v.smaller(limit, v.larger(-limit, x))
-    z = v.mul(x, x)
-    return v.div(v.mul(x, v.polynomial(z, above)), v.polynomial(z, below))
+"""(1 - erf(x)) to the power -1/16, from 1.25 on."""
 
 
 @_single
 def tanh(v: Lanes, x: Value) -> Value:
-    """Return the hyperbolic tangent."""
-    return _quotient(v, x, 9.02, *_TANH)
+    """Return the hyperbolic tangent, (e^2x - 1) ÷ (e^2x + 1)."""
+    grown = _grown(v, v.add(x, x), -20.0, 20.0)
+    return v.with_sign(v.div(grown, v.add(grown, 2.0)), x)
 
 
 @_single
 def erf(v: Lanes, x: Value) -> Value:
     """Return the error function."""
-    return _quotient(v, x, 3.95, *_ERF)
+    size = v.smaller(3.95, v.magnitude(x))
+    near = v.mul(size, v.polynomial(v.mul(size, size), _ERF_NEAR))
+    power = v.polynomial(size, _ERF_FAR)
+    for _ in range(4):
+        power = v.mul(power, power)
+    far = v.sub(v.number(1.0, x.type), v.div(1.0, power))
+    return v.with_sign(v.select(v.compare("ogt", size, 1.25), far, near), x)

@@ -97,10 +97,10 @@ def _safe(b: Value) -> bool:
 
 
 def _quotient(v: Lanes, a: Value, b: Value, *, signed: bool) -> Value:
-    """Divide by what neither traps nor overflows; up to 32 bits as floats, of which processors divide many at once.
+    """Divide by what neither traps nor overflows; up to 32 bits as floats, many of which are divided at once.
 
-    The quotient of two numbers of n bits lies at least 2^-n of itself below the next integer, which a float of
-    more bits does not round away.
+    The quotient of two numbers of n bits lies at least 2^-n of itself below the next integer, which a float
+    of more bits does not round away.
     """
     bits = width(a.type)
     if bits == 64 or v.count == 1:

@@ -1,6 +1,6 @@
 """Scalar expressions as LLVM IR: every operation of ``engine/expr.py`` on vectors of any number of lanes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from graphdoc.engine.device.llvm import math_cast, math_float, math_integer
@@ -33,19 +33,20 @@ class Scalars:
         load: Callable[[int], Value],
         index: Callable[[int], Value] | None = None,
         stages: Sequence[Value] = (),
+        known: Mapping[Expr, Value] | None = None,
     ) -> list[Value]:
         """Append the computation of expressions, what they share once, and return their registers.
 
         load: gives the k-th input, as loaded from memory or as a register; index: the position on an axis
-        (i64); stages: results of reductions. A scalar given where there are several lanes is the same in all.
-        Call anew in each loop body: values are shared within one call only.
+        (i64); stages: results of reductions; known: registers of expressions computed before. A scalar given
+        where there are several lanes is the same in all. Call anew in each loop body: values are shared
+        within one call only.
         """
         leaf = {"input": load, "stage": stages.__getitem__, "index": index}
-        done: dict[Expr, Value] = {}
+        done = {expr: self.lanes.every(value) for expr, value in (known or {}).items()}
         for root in exprs:
-            for node in postorder(root):
-                if node not in done:
-                    done[node] = self._emitted(node, [done[a] for a in node.args], leaf)
+            for node in postorder(root, done):
+                done[node] = self._emitted(node, [done[a] for a in node.args], leaf)
         return [done[root] for root in exprs]
 
     def from_memory(self, value: Value, dtype: Dtype) -> Value:
@@ -85,7 +86,7 @@ def converts_half(target: Target) -> bool:
 
 
 def _rule(node: Expr) -> Rule:
-    """Return what emits an operation; ValueError where its arguments' dtype has none: a fault of the caller."""
+    """Return what emits an operation; ValueError, a fault of the caller, where the dtype has none."""
     dtype = node.args[-1].dtype
     column = "bool" if dtype == BOOL else dtype.kind if dtype.kind in "iu" else "float"
     rule: Rule | None = getattr(RULES[node.op], {"i": "signed", "u": "unsigned"}.get(column, column))

@@ -1,0 +1,268 @@
+"""Maps as machine code: rows of vectors along one axis, or tiles that are transposed in registers."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from graphdoc.engine.device.llvm.builder import (
+    Function,
+    Kernel,
+    Number,
+    Target,
+    Value,
+    number,
+    parts,
+    scalar,
+    vector,
+)
+from graphdoc.engine.device.llvm.map_plan import Plan, plan, turned
+from graphdoc.engine.device.llvm.scalar import Scalars
+from graphdoc.engine.device.llvm.walk import Odometer
+from graphdoc.engine.expr import DTYPES, Expr, postorder
+from graphdoc.engine.kernels.map import Map
+from graphdoc.engine.program import Step
+
+
+def tactics_map(step: Step, target: Target) -> list[str]:
+    """Return the ways to run a map: one, chosen by cost."""
+    return ["plan"]
+
+
+def emit_map(step: Step, target: Target, tactic: str) -> Kernel | None:
+    """Return the kernel of a map; None where a dtype is not one of expressions."""
+    spec = step.spec
+    if not isinstance(spec, Map) or any(v.dtype not in DTYPES for v in (*step.inputs, *step.outputs)):
+        return None
+    how = plan(step, target)
+    body = Body(how, spec, target)
+    with Odometer(body.fn, how.outer, len(how.operands)).loop() as (at, offsets):
+        if how.tile is None:
+            _row(body, at, offsets)
+        else:
+            _tiles(body, at, offsets)
+    return body.fn.kernel(threads=how.threads)
+
+
+class Body:
+    """What one unit of work computes: loads, the expressions, stores.
+
+    places: of each operand the address of the unit's first element; of a position, the number.
+    steps: strides along the row as the code knows them.
+    """
+
+    def __init__(self, how: Plan, spec: Map, target: Target) -> None:
+        self.fn, self.plan, self.spec, self.target = Function(), how, spec, target
+        count = sum(operand.kind != "index" for operand in how.operands)
+        self.bases: list[Number] = [self._at(k, self.fn.argument(k), how.starts[k]) for k in range(count)]
+        self.bases += [self.fn.dim(start) for start in how.starts[count:]]
+        self.steps: list[Number] = [s if s in (0, 1) else self.fn.dim(s) for s in how.inner]
+        self.numbers = {(o.kind, o.place): k for k, o in enumerate(how.operands)}
+
+    def _at(self, k: int, base: Value, start: int) -> Number:
+        return self.fn.at(base, self.fn.dim(start), self.element(k)) if start else base
+
+    def element(self, k: int) -> str:
+        """Return the type of an operand's elements in memory."""
+        return scalar(self.plan.operands[k].dtype)
+
+    def moved(self, places: Sequence[Number], offsets: Sequence[Number]) -> list[Number]:
+        """Return operands' places so many elements on."""
+        return [
+            self.fn.at(place, offset, self.element(k))
+            if isinstance(place, Value) and place.type == "ptr"
+            else self.fn.add(place, offset)
+            for k, (place, offset) in enumerate(zip(places, offsets, strict=True))
+        ]
+
+    def along(self, places: Sequence[Number], i: Number, steps: Sequence[Number]) -> list[Number]:
+        """Return operands' places i steps on."""
+        return self.moved(places, [self.fn.mul(i, step) for step in steps])
+
+    def run(
+        self,
+        places: Sequence[Number],
+        lanes: int,
+        known: Mapping[Expr, Value] | None = None,
+        mask: Value | None = None,
+        loaded: Mapping[int, Value] | None = None,
+    ) -> None:
+        """Compute and store ``lanes`` elements of a row from ``places`` on.
+
+        known: registers of what does not vary along the row. loaded: vectors of inputs that are there.
+        """
+        scalars = Scalars(self.fn, lanes, self.target)
+        given = loaded or {}
+
+        def load(k: int) -> Value:
+            return given[k] if k in given else self.load(k, places[k], lanes, mask)
+
+        def index(axis: int) -> Value:
+            return self.position(self.numbers["index", axis], places, lanes)
+
+        results = scalars.emit(self.spec.exprs, load, index, known=known)
+        first = self.numbers["output", 0]
+        for k, (result, expr) in enumerate(zip(results, self.spec.exprs, strict=True), first):
+            self.store(k, scalars.to_memory(result, expr.dtype), places[k], mask)
+
+    def load(self, k: int, place: Number, lanes: int, mask: Value | None) -> Value:
+        """Read an operand along the row."""
+        fn, element, step = self.fn, self.element(k), self.steps[k]
+        assert isinstance(place, Value)  # noqa: S101  # an address
+        if lanes == 1 or step == 0:
+            return fn.load(element, place)
+        if step == 1:
+            kind = vector(element, lanes)
+            return fn.load_first(kind, place, mask) if mask else fn.load(kind, place)
+        kind = vector(element, lanes)
+        whole = Value("poison", kind)
+        for lane in range(lanes):
+            one = fn.load(element, fn.at(place, fn.mul(step, lane), element))
+            whole = fn.op(f"insertelement {whole}, {one}, i32 {lane}", kind)
+        return whole
+
+    def store(self, k: int, value: Value, place: Number, mask: Value | None) -> None:
+        """Write an operand along the row."""
+        fn, element, step = self.fn, self.element(k), self.steps[k]
+        assert isinstance(place, Value)  # noqa: S101  # an address
+        lanes = parts(value.type)[1]
+        if lanes == 1 or step == 1:
+            if mask:
+                fn.store_first(value, place, mask)
+            else:
+                fn.store(value, place)
+            return
+        for lane in range(lanes):
+            one = fn.op(f"extractelement {value}, i32 {lane}", element)
+            fn.store(one, fn.at(place, fn.mul(step, lane), element))
+
+    def position(self, k: int, places: Sequence[Number], lanes: int) -> Value:
+        """Return the positions on an axis along the row."""
+        fn, step = self.fn, self.plan.inner[k]
+        start = fn.splat(number(places[k]), lanes)
+        if lanes == 1 or step == 0:
+            return start
+        ramp = ", ".join(f"i64 {lane * step}" for lane in range(lanes))
+        return fn.op(f"add {start}, <{ramp}>", start.type)
+
+    def unvarying(self, places: Sequence[Number]) -> dict[Expr, Value]:
+        """Compute what is the same along the whole row, as scalars."""
+        roots = constant_parts(self.spec.exprs, self._varies)
+        scalars = Scalars(self.fn, 1, self.target)
+        values = scalars.emit(
+            roots,
+            lambda k: self.load(k, places[k], 1, None),
+            lambda axis: number(places[self.numbers["index", axis]]),
+        )
+        return dict(zip(roots, values, strict=True))
+
+    def _varies(self, leaf: Expr) -> bool:
+        return leaf.op in ("input", "index") and self.plan.inner[self.numbers[leaf.op, leaf.attr]] != 0
+
+
+def constant_parts(exprs: Sequence[Expr], varies: Callable[[Expr], bool]) -> list[Expr]:
+    """Return the largest parts of expressions, constants aside, in which no leaf varies."""
+    moving: dict[Expr, bool] = {}
+    found: dict[Expr, None] = {}
+    for root in exprs:
+        for node in postorder(root):
+            moving[node] = any(moving[a] for a in node.args) if node.args else varies(node)
+            if moving[node]:
+                found |= {a: None for a in node.args if not moving[a] and a.op != "const"}
+        if not moving[root] and root.op != "const":
+            found[root] = None
+    return list(found)
+
+
+# ---- rows ----------------------------------------------------------------------------------------------
+
+
+def _row(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
+    """Append one unit of work: a row, or a block of it."""
+    fn, how = body.fn, body.plan
+    size = how.row.extent(fn, at[-1] if how.row.count > 1 else 0)
+    places = body.moved(body.bases, offsets)
+    known = body.unvarying(places)
+    done: Number = 0
+    for lanes in dict.fromkeys((how.unroll * how.lanes, how.lanes)):
+        if lanes > 1 and how.row.size >= lanes:
+            stop = fn.sub(size, fn.mod(size, lanes))
+            with fn.loop(done, stop, lanes) as (i, _):
+                body.run(body.along(places, i, body.steps), lanes, known)
+            done = stop
+    _rest(body, places, known, done, size)
+
+
+def _rest(
+    body: Body, places: Sequence[Number], known: Mapping[Expr, Value], done: Number, size: Number
+) -> None:
+    """Append what is left of a row: fewer elements than a vector holds."""
+    fn, how = body.fn, body.plan
+    if not how.masks:
+        with fn.loop(done, size) as (i, _):
+            body.run(body.along(places, i, body.steps), 1, known)
+        return
+    left = number(fn.sub(size, done))
+    with fn.when(fn.op(f"icmp sgt {left}, 0", "i1")):
+        mask = fn.first(left, how.lanes)
+        body.run(body.along(places, done, body.steps), how.lanes, known, mask)
+
+
+# ---- tiles ---------------------------------------------------------------------------------------------
+
+
+def _tiles(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
+    """Append one unit of work: whole tiles of it transposed in registers, the edges element by element."""
+    fn, how = body.fn, body.plan
+    side = how.lanes
+    rows, size = how.column.extent(fn, at[-2]), how.row.extent(fn, at[-1])
+    across: list[Number] = [s if s in (0, 1) else fn.dim(s) for s in how.tile or ()]
+    places = body.moved(body.bases, offsets)
+    whole_rows, whole = fn.sub(rows, fn.mod(rows, side)), fn.sub(size, fn.mod(size, side))
+    with fn.loop(0, whole_rows, side) as (r, _):
+        line = body.along(places, r, across)
+        with fn.loop(0, whole, side) as (i, _):
+            _tile(body, body.along(line, i, body.steps), across)
+    with fn.loop(0, rows) as (r, _):
+        inside = fn.op(f"icmp slt {r}, {number(whole_rows).name}", "i1")
+        start = fn.op(f"select {inside}, {number(whole)}, i64 0", "i64")
+        line = body.along(places, r, across)
+        with fn.loop(start, size) as (i, _):
+            body.run(body.along(line, i, body.steps), 1)
+
+
+def _tile(body: Body, places: Sequence[Number], across: Sequence[Number]) -> None:
+    side = body.plan.lanes
+    blocks = {k: _transposed(body, k, places[k]) for k, yes in enumerate(turned(body.plan)) if yes}
+    for r in range(side):
+        row = body.along(places, r, across)
+        body.run(row, side, loaded={k: block[r] for k, block in blocks.items()})
+
+
+def _transposed(body: Body, k: int, place: Number) -> list[Value]:
+    """Return the columns of a square of an operand, read by rows of contiguous elements."""
+    fn, element, side = body.fn, body.element(k), body.plan.lanes
+    assert isinstance(place, Value)  # noqa: S101  # an address
+    kind = vector(element, side)
+    lines = [fn.load(kind, fn.at(place, fn.mul(body.steps[k], i), element)) for i in range(side)]
+    return transpose(fn, lines)
+
+
+def transpose(fn: Function, rows: Sequence[Value]) -> list[Value]:
+    """Return the columns of a square of vectors, as many as they have lanes (a power of two).
+
+    Each step exchanges the off-diagonal quarters of squares half as large.
+    """
+    side, kind = len(rows), rows[0].type
+    lines, half = list(rows), side // 2
+    while half:
+        for r in range(side):
+            if not r & half:
+                a, b = lines[r], lines[r + half]
+                low = [c if not c & half else side + c - half for c in range(side)]
+                high = [c + half if not c & half else side + c for c in range(side)]
+                lines[r], lines[r + half] = _shuffled(fn, a, b, low, kind), _shuffled(fn, a, b, high, kind)
+        half //= 2
+    return lines
+
+
+def _shuffled(fn: Function, a: Value, b: Value, lanes: Sequence[int], kind: str) -> Value:
+    order = ", ".join(f"i32 {lane}" for lane in lanes)
+    return fn.op(f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>", kind)

@@ -8,6 +8,7 @@ from graphdoc.engine.device.llvm.rows_across import Across, Tile, tile_of
 from graphdoc.engine.device.llvm.rows_along import Along, lanes_of
 from graphdoc.engine.device.llvm.rows_layout import Axis, Layout, arrange, product
 from graphdoc.engine.device.llvm.rows_passes import cost
+from graphdoc.engine.device.llvm.rows_softmax import sharpened
 from graphdoc.engine.expr import DTYPES
 from graphdoc.engine.kernels.rows import Rows
 from graphdoc.engine.program import Step
@@ -41,7 +42,7 @@ def emit_rows(step: Step, target: Target, tactic: str | None = None) -> Kernel |
 
 def _spec(step: Step) -> Rows:
     assert isinstance(step.spec, Rows)  # noqa: S101  # the table of emitters dispatches on the type
-    return step.spec
+    return sharpened(step.spec)
 
 
 def _candidates(layout: Layout) -> list[Axis | None]:

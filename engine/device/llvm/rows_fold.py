@@ -7,6 +7,7 @@ import numpy as np
 from graphdoc.engine.device.llvm.builder import Function, Value, floating, integer, mangled, parts, vector
 from graphdoc.engine.device.llvm.lanes import Lanes
 from graphdoc.engine.device.llvm.math_cast import register, rounded
+from graphdoc.engine.device.llvm.rows_softmax import NUMBERS
 from graphdoc.engine.expr import F32, Dtype, Expr
 from graphdoc.engine.kernels.rows import Reduction
 
@@ -103,11 +104,13 @@ class Fold:
 
 
 def _extreme(fn: Function, fold: str, total: Value, value: Value) -> Value:
-    """Return the larger or smaller float; NaN once there was one."""
+    """Return the larger or smaller float; NaN once there was one, but of numbers alone."""
     _, lanes = parts(value.type)
     cond = vector("i1", lanes)
-    better = fn.op(f"fcmp {'ogt' if fold == 'max' else 'olt'} {value}, {total.name}", cond)
+    better = fn.op(f"fcmp {'olt' if fold == 'min' else 'ogt'} {value}, {total.name}", cond)
     picked = fn.op(f"select {better}, {value}, {total}", value.type)
+    if fold == NUMBERS:
+        return picked
     nan = fn.op(f"fcmp uno {value}, {value.name}", cond)
     return fn.op(f"select {nan}, {value}, {picked}", value.type)
 
@@ -122,4 +125,4 @@ def _neutral(fold: str, dtype: Dtype) -> float:
         return -1 if fold == "and" else int(limits.min if fold == "max" else limits.max)
     if dtype.kind == "b":
         return int(fold != "max")
-    return -np.inf if fold == "max" else np.inf
+    return np.inf if fold == "min" else -np.inf

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from graphdoc.engine.device.llvm.builder import Function, Number, Target, Value, number, parts, scalar, vector
 from graphdoc.engine.device.llvm.rows_layout import Axis, Layout
-from graphdoc.engine.device.llvm.scalar import Scalars
+from graphdoc.engine.device.llvm.rows_softmax import RowScalars
 
 
 class Frame:
@@ -54,9 +54,9 @@ class Frame:
         assert axis is not None  # noqa: S101  # a step needs an axis
         return self._gathered(k, pointer, lanes, self.stride(axis, k))
 
-    def scalars(self, lanes: int) -> Scalars:
+    def scalars(self, lanes: int) -> RowScalars:
         """Return what emits expressions for some lanes."""
-        return Scalars(self.fn, lanes, self.target)
+        return RowScalars(self.fn, lanes, self.target)
 
     def put(self, k: int, value: Value, pointer: Value, lanes: int, axis: Axis | None = None) -> None:
         """Write a register's lanes to operand k along an axis."""

@@ -7,11 +7,14 @@ what is dear enough to keep for a later pass.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from graphdoc.engine.device.llvm.rows_softmax import FALLING
 from graphdoc.engine.expr import BOOL, Expr, leaves, load, postorder, stage, substituted
 from graphdoc.engine.kernels.rows import Rows
 
 _TRIGONOMETRIC = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")
-_DEAR = frozenset((*_TRIGONOMETRIC, "exp", "log", "log1p", "expm1", "sigmoid", "erf", "pow", "mod", "fmod"))
+_DEAR = frozenset(
+    (FALLING, *_TRIGONOMETRIC, "exp", "log", "log1p", "expm1", "sigmoid", "erf", "pow", "mod", "fmod")
+)
 _SLOW = frozenset(("div", "sqrt"))
 
 

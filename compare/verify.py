@@ -5,30 +5,27 @@ Both models run side by side, through ONNX Runtime with its optimisations off an
 results but for rounding (verify_judge.py).
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from graphdoc.compare.inputs import Inputs, Shapes
 from graphdoc.compare.judge import RANDOM
-from graphdoc.compare.runner import factory
 from graphdoc.compare.verify_inputs import Feeds, InputSet, InputSets, is_float
 from graphdoc.compare.verify_interface import bound_sizes, interface_differences, is_old_claim, undeclared
 from graphdoc.compare.verify_judge import Evidence, Outcome, Verdict, judge, same_bits
 from graphdoc.compare.verify_light import without_weights
+from graphdoc.compare.verify_sides import OPENERS, Side, Sides, Trial, Values, attempt, cause_of, release
 from graphdoc.engine.errors import GraphdocError, UnsupportedOperatorError, UsageError
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.surgeon.model import Loadable, Source, open_source
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.verification import NotRun, Verification, VerifiedRun
-
-Values: TypeAlias = dict[str, Any]
 
 RUNNERS = ("ort", "engine")
 
@@ -56,22 +53,6 @@ TRUTH_MOST = 1.0
 
 
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-
-class Side(Protocol):
-    """A model ready to run."""
-
-    def run(self, feeds: Mapping[str, Any]) -> Values:
-        """Return the outputs by name."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What came of one run: values, or why there are none."""
-
-    values: Values | None
-    refusal: str = ""
-    seconds: float = 0.0
 
 
 @dataclass
@@ -109,6 +90,20 @@ def verify(
     To hold many edited models against one original use :class:`Verifier`.
     """
     return Verifier(original, shapes=shapes, inputs=inputs, thorough=thorough).verify(edited, exact=exact)
+
+
+_Results: TypeAlias = dict[int, tuple[Trial, Values]]
+"""By the place of its reference: a run of the edited model, and a second one where outputs are random."""
+
+
+def _again(reference: Reference, side: Side) -> tuple[Trial, Values]:
+    """Run the edited model as the original was. Values with the same bits are kept once."""
+    trial = attempt(side, reference.feeds)
+    found = trial.values or {}
+    more = attempt(side, reference.feeds).values or {} if reference.varying and found else {}
+    wanted = reference.values
+    kept = {n: wanted[n] if n in wanted and _same(wanted[n], v) else v for n, v in found.items()}
+    return (trial if trial.values is None else replace(trial, values=kept)), more
 
 
 class Verifier:
@@ -163,36 +158,49 @@ class Verifier:
         check.interface = interface_differences(
             self._source.model, model, sized=bool(self._shapes), opset=self._opset
         )
-        sides = self._open_edited(source, check)
-        for reference in self._ordered():
-            if reference.runner in sides and not check.run(reference, sides[reference.runner]):
-                self._suspect = reference
+        for references in self._batches():
+            self._originals.close()
+            results = self._run_edited(source, references, check)
+            self._suspect = check.first_difference(references, results) or self._suspect
+            self._originals.close()
+            if check.differs:
                 break
         check.not_run = [*self._originals.not_run, *check.not_run]
         return check.result()
 
-    def _open_edited(self, source: Source, check: "_Check") -> dict[str, Side]:
-        """Return the edited model in each runner that takes the original."""
-        sides: dict[str, Side] = {}
-        for runner in self._originals.sides:
+    def _batches(self) -> Iterator[list[Reference]]:
+        """Yield the reference that told a difference last time, then the others."""
+        suspect = self._suspect
+        if suspect is not None:
+            yield [suspect]
+        yield [reference for reference in self._references() if reference is not suspect]
+
+    def _run_edited(self, source: Source, references: Sequence[Reference], check: "_Check") -> "_Results":
+        """Return what the edited model makes of inputs, one runner after the other.
+
+        Neither two runners nor both models are in memory at once. A runner ends with the first refusal.
+        """
+        results: _Results = {}
+        runners = self._originals.runners
+        for runner in runners:
             try:
-                sides[runner] = OPENERS[runner](source)
+                side = OPENERS[runner](source)
             except (GraphdocError, MemoryError) as error:
-                check.faults.append(f"{runner} refuses the edited model: {_cause(error)}")
-        if "ort" not in self._originals.sides:
+                check.add_fault(f"{runner} refuses the edited model: {cause_of(error)}")
+                continue
+            for place, reference in enumerate(references):
+                if reference.runner == runner:
+                    trial = results[place] = _again(reference, side)
+                    if trial[0].values is None:
+                        break
+            del side
+            release(source)
+        if "ort" not in runners:
             try:
                 read_model(without_weights(source.model).proto, None, external=False)
             except GraphdocError as error:
-                check.faults.append(f"the edited model is not sound: {_cause(error)}")
-        return sides
-
-    def _ordered(self) -> Iterator[Reference]:
-        """Yield the references, first the one that told a difference last time."""
-        if self._suspect is not None:
-            yield self._suspect
-        for reference in self._references():
-            if reference is not self._suspect:
-                yield reference
+                check.add_fault(f"the edited model is not sound: {cause_of(error)}")
+        return results
 
     def _references(self) -> Iterator[Reference]:
         return self._originals.references(self._sets)
@@ -206,7 +214,7 @@ class _Originals:
 
     def __init__(self, source: Source, runners: tuple[str, ...], *, thorough: bool) -> None:
         self._source = source
-        self._runners = runners
+        self._asked = runners
         self._thorough = thorough
         self._spent = dict.fromkeys(runners, 0.0)
         self._tries = dict.fromkeys(runners, 0)
@@ -218,25 +226,25 @@ class _Originals:
         self._complete = False
 
     @cached_property
-    def _opened(self) -> tuple[dict[str, Side], list[NotRun]]:
-        sides: dict[str, Side] = {}
-        closed: list[NotRun] = []
-        for runner in self._runners:
-            try:
-                sides[runner] = OPENERS[runner](self._source)
-            except (GraphdocError, MemoryError) as error:
-                closed.append(NotRun(what=runner, why=_cause(error)))
-        return sides, closed
+    def _sides(self) -> Sides:
+        return Sides(self._source, self._asked)
 
     @property
-    def sides(self) -> dict[str, Side]:
+    def runners(self) -> list[str]:
         """The runners that take the original."""
-        return self._opened[0]
+        return self._sides.runners
+
+    def close(self) -> None:
+        """Let go of what holds the original's weights; it comes back when it is needed."""
+        for name in ("_truth_side", "_other_engine"):
+            self.__dict__.pop(name, None)
+        self._sides.close()
 
     @property
     def not_run(self) -> list[NotRun]:
         """What was left out so far."""
-        return [*self._opened[1], *self._refused, *map(self._left_out, self._skipped)]
+        closed = [NotRun(what=runner, why=why) for runner, why in self._sides.refused.items()]
+        return [*closed, *self._refused, *map(self._left_out, self._skipped)]
 
     def _left_out(self, runner: str) -> NotRun:
         kinds = self._skipped[runner]
@@ -262,12 +270,12 @@ class _Originals:
                 position += 1
 
     def _make(self, sets: Callable[[], InputSets]) -> Iterator[Reference]:
-        if not self.sides:
+        if not self.runners:
             return
         try:
             kinds = sets()
         except GraphdocError as error:
-            self._refused.append(NotRun(what="inputs", why=_cause(error)))
+            self._refused.append(NotRun(what="inputs", why=cause_of(error)))
             return
         for kind in kinds.all():
             if not kind.thorough or self._thorough:
@@ -277,20 +285,20 @@ class _Originals:
         """Yield the original's results on one kind of inputs, through every runner that is not too slow."""
         refusal = ""
         choices = list(kind.choices)
-        for runner, side in self.sides.items():
+        for runner in self.runners:
             if runner not in kind.runners:
                 continue
             if self._is_too_slow(runner):
                 self._skipped.setdefault(runner, []).append(kind.kind)
                 continue
-            found, refusal = self._accepted(kind, runner, side, choices)
+            found, refusal = self._accepted(kind, runner, choices)
             if found is not None:
                 yield found
         if refusal:
             self._refused.append(NotRun(what=kind.kind, why=refusal))
 
     def _accepted(
-        self, kind: InputSet, runner: str, side: Side, choices: list[Callable[[], Feeds]]
+        self, kind: InputSet, runner: str, choices: list[Callable[[], Feeds]]
     ) -> tuple[Reference | None, str]:
         """Return the result of the first choice that the original accepts; earlier ones are dropped."""
         refusal = ""
@@ -301,7 +309,7 @@ class _Originals:
                 refusal = refusal or error.cause
                 choices.pop(0)
                 continue
-            trial = attempt(side, feeds)
+            trial = attempt(self._sides[runner], feeds)
             self._spent[runner] += trial.seconds
             self._tries[runner] += 1
             if trial.values is not None:
@@ -359,7 +367,7 @@ class _Originals:
         """Return the outputs that another run changes."""
         if not self._is_random:
             return frozenset()
-        side = self._other_engine if runner == "engine" else self.sides[runner]
+        side = self._other_engine if runner == "engine" else self._sides[runner]
         again = attempt(side, feeds).values or {}
         return frozenset(name for name in values if not _same(values[name], again.get(name)))
 
@@ -386,9 +394,9 @@ class _Originals:
 
     def _shaken(self, runner: str, feeds: Feeds) -> Callable[[], list[Values]]:
         def compute() -> list[Values]:
-            trials = [attempt(self.sides[runner], shaken(feeds, seed)) for seed in range(2)]
-            if runner != "engine" and "engine" in self.sides and not self._heavy():
-                trials.append(attempt(self.sides["engine"], feeds))
+            trials = [attempt(self._sides[runner], shaken(feeds, seed)) for seed in range(2)]
+            if runner != "engine" and "engine" in self.runners and not self._heavy():
+                trials.append(attempt(self._sides["engine"], feeds))
             return [trial.values for trial in trials if trial.values is not None]
 
         return _once(compute)
@@ -406,16 +414,28 @@ class _Check:
     runs: list[VerifiedRun] = field(default_factory=list)
     not_run: list[NotRun] = field(default_factory=list)
     remarks: dict[str, None] = field(default_factory=dict)
+    differs: bool = False
 
-    def run(self, reference: Reference, side: Side) -> bool:
-        """Run the edited model as the original was; return whether nothing differs."""
-        trial = attempt(side, reference.feeds)
+    def first_difference(self, references: Sequence[Reference], results: "_Results") -> Reference | None:
+        """Judge results up to the first that differs, and return where that was."""
+        for place, reference in enumerate(references):
+            if place in results and not self._judge(reference, *results[place]):
+                self.differs = True
+                return reference
+        return None
+
+    def add_fault(self, text: str) -> None:
+        """Note why the edited model is not valid, once."""
+        if text not in self.faults:
+            self.faults.append(text)
+
+    def _judge(self, reference: Reference, trial: Trial, again: Values) -> bool:
+        """Return whether nothing differs."""
         if trial.values is None:
             reason = f"the original accepts this, the edited model refuses: {trial.refusal}"
             return self._add(reference, "", Outcome(Verdict.DIFFERS, float("inf"), 0.0, reason))
         values = trial.values
         self._check_declared(reference, values)
-        again = attempt(side, reference.feeds).values or {} if reference.varying else {}
         outcomes = {
             name: self._outcome(reference, name, values, again) for name in reference.values if name in values
         }
@@ -440,8 +460,8 @@ class _Check:
                 continue
             if is_old_claim(was[name], value, after[name].shape, sizes):
                 self.remarks[f"{text}, in the original too"] = None
-            elif text not in self.faults:
-                self.faults.append(text)
+            else:
+                self.add_fault(text)
 
     def _outcome(self, reference: Reference, name: str, values: Values, again: Values) -> Outcome:
         if name in reference.varying:
@@ -485,37 +505,7 @@ class _Check:
         )
 
 
-# ---- running ------------------------------------------------------------------------------------------
-
-
-def _open_ort(source: Source) -> Side:
-    factory("ort")  # says what is wrong where ONNX Runtime is missing
-    from graphdoc.compare.verify_ort import OrtSide
-
-    return OrtSide(source)
-
-
-def _open_engine(source: Source) -> Side:
-    return Interpreter(source.model)
-
-
-OPENERS: dict[str, Callable[[Source], Side]] = {"ort": _open_ort, "engine": _open_engine}
-
-
-def attempt(side: Side, feeds: Mapping[str, Any]) -> Trial:
-    """Run a model; a refusal is a result like any other."""
-    started = time.thread_time()
-    try:
-        values = side.run(feeds)
-    except GraphdocError as error:
-        return Trial(None, _cause(error), time.thread_time() - started)
-    except MemoryError:
-        return Trial(None, "not enough memory", time.thread_time() - started)
-    return Trial(values, "", time.thread_time() - started)
-
-
-def _cause(error: BaseException) -> str:
-    return error.cause if isinstance(error, GraphdocError) else "not enough memory"
+# ---- values ------------------------------------------------------------------------------------------
 
 
 def shaken(feeds: Feeds, seed: int) -> Feeds:

@@ -58,6 +58,7 @@ def _options(source: Source) -> ort.SessionOptions:
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_cpu_mem_arena = False  # what one run needed is no use to the next, of other sizes
     if sum(_sizes(source.model)) > PREPACKED:
         options.add_session_config_entry("session.disable_prepacking", "1")
     return options

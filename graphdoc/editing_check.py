@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.compare.inputs import make_inputs
-from graphdoc.compare.verify import OPENERS, Verifier, is_random
+from graphdoc.compare.verify import Verifier, is_random
+from graphdoc.compare.verify_sides import OPENERS
 from graphdoc.editing import Session
 from graphdoc.engine.errors import GraphdocError, ModelError, RunnerError
 from graphdoc.engine.interpreter import Interpreter

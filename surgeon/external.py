@@ -59,6 +59,11 @@ class WeightFile:
         self.path = path
         self._bytes: Any = None
 
+    @property
+    def mapped(self) -> Any:
+        """The content, None as long as nobody has read it."""
+        return self._bytes
+
     def bytes(self) -> Any:
         """Return the content as a buffer that reads from the disk page by page."""
         if self._bytes is None:
@@ -197,7 +202,7 @@ class ExternalWeights(ir.ExternalTensor):
 
     def release(self) -> None:
         """Let go of the pages that were read, so that they no longer count; reading brings them back."""
-        content = self._files.file(str(self.location)).bytes()
+        content = self._files.file(str(self.location)).mapped
         if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             start = self._reference.offset // mmap.PAGESIZE * mmap.PAGESIZE
             content.madvise(mmap.MADV_DONTNEED, start, self._reference.offset + self.nbytes - start)

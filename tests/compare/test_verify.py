@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from graphdoc.compare.verify_hazards import Hazard, Hazards
 from graphdoc.compare.verify_inputs import InputSets
 from graphdoc.compare.verify_interface import is_old_claim
 from graphdoc.compare.verify_light import without_weights
-from graphdoc.surgeon.model import load
+from graphdoc.compare.verify_sides import OPENERS
+from graphdoc.surgeon.model import Source, load
 from graphdoc.surgeon.verification import NotRun, Verification, VerifiedRun
 from tests.compare.verify_edits import RIGHT, WRONG, Case, noise
 
@@ -103,6 +105,29 @@ def test_the_original_may_run_in_the_background() -> None:
     found = verifier.verify(case.edited)
     assert found.verified
     assert found == verify(case.original, case.edited)
+
+
+def test_only_one_session_is_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model must not be in memory twice: not even where evidence needs the original again."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    opened: list[tuple[int, bool]] = []
+
+    def opener(source: Source) -> Any:
+        side = original(source)
+        opened.append((len(alive), source.model is model))
+        alive.add(side)
+        return side
+
+    original = OPENERS["ort"]
+    monkeypatch.setitem(OPENERS, "ort", opener)
+    monkeypatch.setattr("graphdoc.compare.verify.TRUTH_MOST", -1.0)
+    case = next(case for case in RIGHT if case.name == "batch norm in a convolution")
+    model = load(case.original)
+
+    assert verify(model, case.edited).verified
+    assert [first for _, first in opened] == [True, False, True]
+    assert [others for others, _ in opened] == [0, 0, 0]
+    assert not alive
 
 
 def test_what_goes_wrong_in_the_background_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from graphdoc.compare.inputs import Inputs
 from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, ratio
 from graphdoc.compare.pairing import paired
+from graphdoc.compare.ranking import PASSES, OwnErrors
+from graphdoc.compare.ranking_words import ranked, with_ranking
 from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
 from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
@@ -44,6 +46,7 @@ class Options:
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
     pictures: draw a few layers (compare/gallery.py).
+    rank: rank layers by what their own errors do to the outputs, with so many reverse passes (ranking.py).
     first_only: stop looking once a layer is known to be wrong by itself; untapped runs are left out.
     command: what to type to repeat the comparison. model, suspect: the reference and the test as typed.
     """
@@ -58,6 +61,8 @@ class Options:
     memory: int | None = None
     latency: bool = True
     first_only: bool = False
+    rank: bool = False
+    passes: int = PASSES
     pictures: bool = False
     command: str = ""
     model: str = ""
@@ -108,7 +113,8 @@ def compare(
     test = pairs.test
     settings = RunnerOptions(options.threads, options.seed, options.latency)
     chosen = choose(ref, test, options.taps)
-    measured_points = chosen if options.tolerance else choose(ref, test, ("all",))
+    measured_points = chosen if options.tolerance and not options.rank else choose(ref, test, ("all",))
+    errors = OwnErrors(_budget(options)) if options.rank else None
     with ExitStack() as opened:
         a, b = (
             opened.enter_context(_warm(open_runner(name, target, settings, option)))
@@ -117,7 +123,7 @@ def compare(
         fed = inputs()
         feeds = (fed.feeds, feeds_for(fed.feeds, ref, test))
         feeding = test.feeding({point.key for point in measured_points})
-        measured = _measure(a, b, feeds, measured_points, ref, options, feeding, progress)
+        measured = _measure(a, b, feeds, measured_points, ref, options, feeding, progress, errors)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
         judged, evidence = _judge(scene, measured.findings, options)
         sides = (
@@ -128,7 +134,11 @@ def compare(
     rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
     evidence.changes = _changes(rows, ref, test)
     evidence.remarks += [pairs.remark] if pairs.remark else []
-    return _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
+    result = _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
+    if errors is None:
+        return result
+    found = ranked(ref, fed.feeds, errors, measured.findings, passes=options.passes, budget=_budget(options))
+    return with_ranking(result, found, options.passes)
 
 
 def _changes(rows: Sequence[tuple[Finding, Judgement]], ref: Target, test: Target) -> dict[str, str]:
@@ -202,6 +212,7 @@ def _measure(
     options: Options,
     feeding: Mapping[str, Feeding],
     progress: Progress | None,
+    errors: OwnErrors | None,
 ) -> Measured:
     shapes = dict(ref.constants)
     shapes.update((n, v.shape) for n, v in feeds[0].items() if isinstance(v, np.ndarray))
@@ -217,6 +228,7 @@ def _measure(
         feeding=feeding,
         progress=progress,
         observe=Gallery(options.given_limit).observe if options.pictures else None,
+        collect=errors.note if errors else None,
     )
 
 

@@ -23,6 +23,10 @@ Progress = Callable[[int, int], None]
 """Called with layers done and layers in all."""
 
 
+Collect = Callable[[str, Any, Any], None]
+"""Called with a tap name, A's value, and what B makes of A's inputs there."""
+
+
 @dataclass(slots=True)
 class Finding:
     """What was measured of one layer. op_b: B's operator, where it is another model.
@@ -80,18 +84,20 @@ def measure_all(
     feeding: Mapping[str, Feeding],
     progress: Progress | None = None,
     observe: Observe | None = None,
+    collect: Collect | None = None,
 ) -> Measured:
     """Measure every point on both sides.
 
     feeds: for A and for B. shapes: of inputs and constants; grows by every tapped value. budget: bytes of
     tapped values held at a time and side. tolerance: the user's, if any. feeding: of B's layers.
+    collect: takes each layer's name, A's value, and what B makes of A's inputs.
     """
     result = Measured([], {}, {}, shapes)
     left = list(points)
     with ThreadPoolExecutor(1) as pool:
         while left:
             group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
-            pending = pool.submit(_own_errors, b, feeds[1], run_a, run_b, group, feeding, tolerance)
+            pending = pool.submit(_own_errors, b, feeds[1], run_a, run_b, group, feeding, tolerance, collect)
             _keep(result, run_a, run_b, outputs)
             found = [
                 _total(Finding(point, feeding[point.key].op), run_a, run_b, shapes, tolerance)
@@ -161,6 +167,7 @@ def _own_errors(
     group: Sequence[Point],
     feeding: Mapping[str, Feeding],
     tolerance: Tolerance | None,
+    collect: Collect | None,
 ) -> dict[str, _Own]:
     """Run B's layers on A's values, these in the dtypes that B's layers take, and measure each at once.
 
@@ -172,6 +179,8 @@ def _own_errors(
     def note(key: str, forced: Any) -> None:
         if key in run_a.values and key in run_b.values:
             found[key] = _own(run_a.values[key], run_b.values[key], forced, tolerance)
+            if collect:
+                collect(key, run_a.values[key], forced)
 
     fed = [p.key for p in group if p.key in given and is_fed(feeding[p.key], given, feeding)]
     taps = with_between(fed, feeding)

@@ -115,6 +115,9 @@ class Layer:
     inherited_error: B as run against B on A's inputs, over RMS(A); None when not measured.
     truth_a, truth_b: distance of each side from float64 on A's inputs; None when not measured.
     time_a, time_b: seconds; None when the runner does not tell.
+    propagated: relative error of the outputs that the layer's own error alone makes; propagated_share: its
+    part in the sum of squares of all of them, 0..1, 0 for a layer that only passes on what others rounded;
+    None where layers were not ranked, or this one could not be.
     inputs: indices of the layers that feed this one. picture: what to draw of it; a few layers have one.
     """
 
@@ -137,6 +140,8 @@ class Layer:
     metrics: Metrics | None = None
     truth_a: float | None = None
     truth_b: float | None = None
+    propagated: float | None = None
+    propagated_share: float | None = None
     time_a: float | None = None
     time_b: float | None = None
     inputs: tuple[int, ...] = ()
@@ -229,10 +234,36 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """How layers were ranked by what their own errors do to the outputs, and whether to trust it.
+
+    passes: reverse passes through A. measured: relative error of the outputs, root of the mean square over
+    them. predicted: √Σ of the squares of what the layers' own errors do, repeated roundings left out.
+    together: what all own errors do at once to first order, their signs included. checked: the largest factor
+    between prediction and run among the layers put in alone to check; None when none was. injected: layers
+    whose effect was measured by putting their own error alone into A. untold: how many layers have an own
+    error that could not be followed. missing: operators without a derivative, with the reason.
+    trusted: whether the passes explain the error that was measured. sentence: all of it in words.
+    """
+
+    passes: int
+    measured: float
+    predicted: float
+    together: float
+    trusted: bool
+    sentence: str
+    checked: float | None = None
+    injected: tuple[int, ...] = ()
+    untold: int = 0
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Everything a report shows. Truthy when the two sides agree.
 
     command: what to type to repeat it. environment: name → text (cpu, versions), no time and no path.
+    ranking: None when layers were not ranked by what they do to the outputs.
     """
 
     verdict: Verdict
@@ -245,6 +276,7 @@ class Comparison:
     command: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    ranking: Ranking | None = None
 
     def __bool__(self) -> bool:
         return self.verdict.exit_code == 0
@@ -264,6 +296,12 @@ class Comparison:
         ranked = [layer for layer in self.layers if layer.of_limit]
         ranked.sort(key=lambda layer: (-(layer.of_limit or 0.0), layer.index))
         return tuple(ranked[:count])
+
+    def most_effect(self, count: int = 5) -> tuple[Layer, ...]:
+        """Layers by what their own errors do to the outputs, the largest first, ties by index."""
+        moving = [layer for layer in self.layers if layer.propagated_share]
+        moving.sort(key=lambda layer: (-(layer.propagated_share or 0.0), layer.index))
+        return tuple(moving[:count])
 
     def to_frame(self) -> Any:
         """Return the layers as a pandas DataFrame, one row each, indexed by ``index``."""
@@ -288,6 +326,8 @@ class Comparison:
                 "own_error": layer.own_error,
                 "own_limit": layer.own_limit.value if layer.own_limit else None,
                 "inherited_error": layer.inherited_error,
+                "propagated": layer.propagated,
+                "propagated_share": layer.propagated_share,
                 "max_abs": metrics.max_abs if metrics else None,
                 "max_rel": metrics.max_rel if metrics else None,
                 "rms": metrics.rms if metrics else None,

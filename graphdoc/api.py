@@ -11,6 +11,7 @@ import onnx_ir as ir
 from graphdoc.compare.comparison import Options, compare, require_layers
 from graphdoc.compare.inputs import Inputs, load_inputs, parse_shapes
 from graphdoc.compare.inputs import make_inputs as inputs_for
+from graphdoc.compare.ranking import PASSES
 from graphdoc.compare.result import Comparison
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import UsageError
@@ -85,6 +86,8 @@ def compare_models(
     memory: int | None = None,
     latency: bool = True,
     pictures: bool = True,
+    rank: bool = False,
+    passes: int = PASSES,
     command: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> ComparisonResult:
@@ -99,6 +102,7 @@ def compare_models(
     shapes: sizes of dynamic inputs, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``.
     memory: bytes that tapped values may take.
     latency, pictures: time whole runs too; draw histograms and the like of a few layers.
+    rank, passes: rank layers by what their own errors do to the outputs, with so many reverse passes.
 
     Raises ModelError, InputError, UsageError, RunnerError, NothingComparedError.
     """
@@ -116,6 +120,8 @@ def compare_models(
         memory=memory,
         latency=latency,
         pictures=pictures,
+        rank=rank,
+        passes=passes,
         model=_as_typed(model),
         suspect=_as_typed(test),
     )

@@ -34,8 +34,10 @@ def command_line(
         *(("--ops", path) for path in loaded_files()),
         ("--rtol", options.rtol),
         ("--atol", options.atol),
+        ("--passes", options.passes if options.rank and options.passes != usual.passes else None),
     ]
     words = [word for name, value in pairs if value is not None for word in (name, str(value))]
+    words += ["--rank"] if options.rank else []
     return shlex.join(["graphdoc", "compare", *map(os.fspath, models), *words])
 
 

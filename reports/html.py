@@ -41,6 +41,8 @@ _HEADINGS = {
     "truth": "Whose fault",
     "why": "Why",
     "how": "Why",
+    "effect": "What moves the outputs",
+    "ranking": "What moves the outputs",
     "limit": "How sure",
     "repair": "How sure",
 }
@@ -84,6 +86,7 @@ class Row:
     own: str
     of_limit: str
     inherited: str
+    effect: str
     status: str
     tone: str
 
@@ -124,6 +127,7 @@ class Page:
     over: tuple[Row, ...]
     within: tuple[Row, ...]
     own_known: bool
+    ranked: bool
     timings: tuple[Timing, ...]
     latency: str
     layer_times: bool
@@ -199,7 +203,8 @@ def _page(comparison: Comparison) -> Page:
     verdict = comparison.verdict
     models = ", ".join(dict.fromkeys((comparison.a.model, comparison.b.model)))
     worst = words.worst_rows(comparison)
-    over = [x for x in worst if x.index == verdict.first or (x.of_limit or 0) > 1]
+    ranked = comparison.ranking is not None
+    over = [x for x in worst if ranked or x.index == verdict.first or (x.of_limit or 0) > 1]
     return Page(
         comparison=comparison,
         title=f"{verdict.symbol} {verdict.word} — {models} — graphdoc",
@@ -211,6 +216,7 @@ def _page(comparison: Comparison) -> Page:
         over=tuple(_row(layer) for layer in over),
         within=tuple(_row(layer) for layer in worst if layer not in over),
         own_known=any(x.own_error is not None for x in comparison.layers),
+        ranked=ranked,
         timings=tuple(_timings(comparison)),
         latency=words.latency_change(comparison.a.latency, comparison.b.latency),
         layer_times=any(x.time_a is not None or x.time_b is not None for x in comparison.layers),
@@ -248,6 +254,7 @@ def _row(layer: Layer) -> Row:
         own=words.number(layer.own_error),
         of_limit=words.times(layer.of_limit),
         inherited=words.number(layer.inherited_error),
+        effect=words.effect(layer),
         status=words.status(layer),
         tone=layerdata.css_class(layer.status),
     )

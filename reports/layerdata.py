@@ -39,6 +39,7 @@ _NUMBERS: dict[str, tuple[int, Callable[[Layer], float | None]]] = {
     "ownLimit": (2, lambda layer: _value(layer.own_limit)),
     "inherited": (2, lambda layer: layer.inherited_error),
     "ofLimit": (2, lambda layer: layer.of_limit),
+    "effect": (2, lambda layer: layer.propagated_share),
     "truthA": (2, lambda layer: layer.truth_a),
     "truthB": (2, lambda layer: layer.truth_b),
     "timeA": (3, lambda layer: layer.time_a),

@@ -76,15 +76,22 @@ def _title(comparison: Comparison) -> str:
 
 
 def _has_table(comparison: Comparison) -> bool:
-    return bool(comparison.differing) or comparison.verdict.kind is Kind.REMARK
+    remarkable = comparison.verdict.kind is Kind.REMARK or comparison.ranking is not None
+    return bool(comparison.differing) or remarkable
 
 
 def _table(layers: tuple[Layer, ...]) -> str:
-    rows = ["| # | op | layer | own | of limit | status |", "|--:|----|-------|----:|---------:|--------|"]
+    ranked = any(layer.propagated_share is not None for layer in layers)
+    more, line = (" effect |", "-------:|") if ranked else ("", "")
+    rows = [
+        f"| # | op | layer | own | of limit |{more} status |",
+        f"|--:|----|-------|----:|---------:|{line}--------|",
+    ]
     for layer in layers:
         own, ratio = words.number(layer.own_error), words.times(layer.of_limit)
         op, name = prose(layer.op, table=True), code(words.name(layer), table=True)
-        rows.append(f"| {layer.index} | {op} | {name} | {own} | {ratio} | {words.status(layer)} |")
+        effect = f" {words.effect(layer)} |" if ranked else ""
+        rows.append(f"| {layer.index} | {op} | {name} | {own} | {ratio} |{effect} {words.status(layer)} |")
     return "\n".join(rows)
 
 

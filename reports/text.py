@@ -109,7 +109,7 @@ def error_lines(error: GraphdocError, *, color: bool = False, unicode: bool = Tr
 
 def _body(comparison: Comparison, style: Style, *, verbose: bool) -> Iterator[list[str]]:
     yield _facts(comparison, style)
-    if comparison.differing or comparison.verdict.kind is Kind.REMARK or verbose:
+    if comparison.differing or comparison.verdict.kind is Kind.REMARK or verbose or comparison.ranking:
         yield _table(words.worst_rows(comparison, _rows_left(comparison)), style)
     if verbose:
         yield _table(comparison.layers, style)
@@ -206,6 +206,9 @@ class Column:
 _STATUS = Column("status", lambda layer: words.SHORT_STATUS[layer.status])
 _NAME = Column("layer", words.name)
 _OPERATOR = Column("op", lambda layer: words.visible(layer.op), least=60)
+_EFFECT = Column("effect", lambda layer: words.effect(layer), right=True, least=60)
+"""Shown where layers were ranked by their effect on the outputs."""
+
 _COLUMNS = (
     Column("#", lambda layer: str(layer.index), right=True),
     _OPERATOR,
@@ -216,6 +219,7 @@ _COLUMNS = (
     Column("inherited", lambda layer: words.number(layer.inherited_error), right=True, least=WIDE),
     Column("total", lambda layer: words.number(layer.error), right=True, least=WIDE),
     Column("of limit", lambda layer: words.times(layer.of_limit), right=True),
+    _EFFECT,
     _STATUS,
 )
 
@@ -236,6 +240,8 @@ def _table(layers: Sequence[Layer], style: Style) -> list[str]:
     if not layers:
         return []
     columns = [c for c in _COLUMNS if style.width >= c.least or (style.pipe and c.least < WIDE)]
+    if all(layer.propagated_share is None for layer in layers):
+        columns = [c for c in columns if c is not _EFFECT]
     texts = {c.title: [style.plain(c.text(layer)) for layer in layers] for c in columns}
     marks = [style.symbol(SYMBOLS[layer.status]) for layer in layers]
     texts[_STATUS.title] = [f"{m} {t}" for m, t in zip(marks, texts[_STATUS.title], strict=True)]

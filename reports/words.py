@@ -172,6 +172,11 @@ def link_parts(text: str, count: int) -> tuple[tuple[str, int | None], ...]:
 # The result in words
 
 
+def effect(layer: Layer) -> str:
+    """Return a layer's part in the error of the outputs: 34 %."""
+    return UNKNOWN if layer.propagated_share is None else f"{number(100 * layer.propagated_share)} %"
+
+
 def status(layer: Layer) -> str:
     """Return symbol and word: ✗ own error."""
     return f"{SYMBOLS[layer.status]} {layer.status}"
@@ -236,8 +241,11 @@ def skip_reasons(comparison: Comparison) -> Reasons:
 
 
 def worst_rows(comparison: Comparison, count: int = 5) -> tuple[Layer, ...]:
-    """Return the worst layers, at most ``count``; the first divergence is always among them."""
-    rows = comparison.worst(count)
+    """Return the worst layers, at most ``count``; the first divergence is always among them.
+
+    Where layers were ranked by their effect on the outputs, by that; else by error over limit.
+    """
+    rows = comparison.most_effect(count) if comparison.ranking else comparison.worst(count)
     first = comparison.first_divergence
     if first is None or any(row.index == first.index for row in rows):
         return rows

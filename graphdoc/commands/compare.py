@@ -41,6 +41,10 @@ _FORMS = {
 @ops_option
 @click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
 @click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
+@click.option("--rank", is_flag=True, help="Rank layers by what their own errors do to the outputs.")
+@click.option(
+    "--passes", type=click.IntRange(1, 256), default=8, show_default=True, help="Reverse passes of --rank."
+)
 @click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")
 @click.option("--memory", metavar="SIZE", help="Memory for inner values, as in 2GiB.")
 @click.option("-o", "html", metavar="FILE|-", help="Write the page (HTML).")
@@ -83,6 +87,8 @@ def command(**options: Any) -> int:
             atol=options["atol"],
             shapes=options["shapes"],
             seed=options["seed"],
+            rank=options["rank"],
+            passes=options["passes"],
             threads=options["threads"],
             memory=parse_size(options["memory"]),
             latency=any(targets.values()) if options["latency"] is None else options["latency"],

@@ -9,7 +9,7 @@ const data = $("columns") ? JSON.parse($("columns").textContent) : { count: 0 };
 const count = data.count;
 const layers = Array.from({ length: count }, (_, i) => i);
 
-for (const name of ["error", "limit", "own", "ownLimit", "inherited", "ofLimit", "truthA", "truthB", "timeA", "timeB"])
+for (const name of ["error", "limit", "own", "ownLimit", "inherited", "ofLimit", "effect", "truthA", "truthB", "timeA", "timeB"])
   if (data[name]) data[name] = data[name].map((v) => (typeof v === "string" ? Number(v) : v));
 
 const figure = (name, i) => (data[name] ? data[name][i] : null);

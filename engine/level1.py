@@ -153,7 +153,7 @@ class Graph:
         for value in self.body.inputs:
             states.setdefault((0, value), Known(None))
         items = [Visit(node, 0) for node in self.body.steps]
-        return Rest(list(items), states, [-1], [], frozenset())
+        return Rest(list(items), states, [-1], fresh=True)
 
     # ---- running ----------------------------------------------------------------------------------
 
@@ -167,8 +167,8 @@ class Graph:
                 self._host(part, env, taps, tapped)
             for key in frees:
                 env.pop(key, None)
-        for key, source in stage.taps.items():
-            _tap(tapped, key, _value(env, source), nested="/" in key and key not in env)
+        for key, (source, nested) in stage.taps.items():
+            _tap(tapped, key, _value(env, source), nested=nested)
 
     def _host(
         self, part: HostNode, env: dict[str, Any], taps: frozenset[str], tapped: dict[str, Any]
@@ -245,7 +245,7 @@ def _refined(rest: Rest, env: Mapping[str, Any]) -> Rest:
             states[place] = _hosted(state.key, env[state.key])
         else:
             states[place] = state
-    return replace(rest, items=list(rest.items), states=states)
+    return Rest(list(rest.items), states, rest.parents)
 
 
 def _tap(tapped: dict[str, Any], key: str, value: Any, *, nested: bool) -> None:

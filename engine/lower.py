@@ -26,7 +26,7 @@ from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.ops.table import TensorType, canonical_domain
 from graphdoc.engine.program import Buffer, Kind, Program, Spec, Step, View, dense_strides, whole
 
-FAMILIES = ("elementwise", "layout", "rows", "pool", "products", "conv", "index")
+FAMILIES = ("elementwise", "layout", "rows", "pool", "products", "conv", "index", "fused")
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 
 _FOLDED = 1 << 16

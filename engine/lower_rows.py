@@ -273,7 +273,8 @@ def moments(element: Expr, count: int) -> tuple[list[Reduction], Expr, Expr, Exp
     return stages, mean, _mean(1, element.dtype, count), centred
 
 
-def _root(variance: Expr, epsilon: float) -> Expr:
+def root(variance: Expr, epsilon: float) -> Expr:
+    """Return √(variance + ε)."""
     return apply("sqrt", apply("add", variance, like(epsilon, variance)))
 
 
@@ -303,7 +304,7 @@ def layer_normalization(
         raise NotLowered("scale of another dtype")
     where = list(range(axis_of(axis, len(x.shape)), len(x.shape)))
     stages, mean, variance, centred = moments(_x(x), _count(x, where))
-    inverse = apply("div", like(1, variance), _root(variance, epsilon))
+    inverse = apply("div", like(1, variance), root(variance, epsilon))
     y = apply("mul", cast(apply("mul", centred, inverse), x.dtype), load(1, x.dtype))
     y = y if bias is None else apply("add", y, load(2, x.dtype))
     stash = ir.DataType(stash_type).numpy()
@@ -327,7 +328,7 @@ def scaled_by_rms(at: Site, x: View, scale: View, where: Sequence[int], epsilon:
     """Add the step of an RMS normalisation over some axes."""
     element = _x(x)
     mean = _mean(0, element.dtype, _count(x, where))
-    inverse = apply("div", like(1, element), _root(mean, epsilon))
+    inverse = apply("div", like(1, element), root(mean, epsilon))
     y = cast(apply("mul", element, inverse), x.dtype)
     y = apply("mul", cast(y, scale.dtype), load(1, scale.dtype))
     stages = [Reduction("sum", _square(element))]
@@ -345,7 +346,7 @@ def instance_normalization(
     if not where:
         raise NotLowered("no spatial axes")
     stages, _, variance, centred = moments(_x(x), _count(x, where))
-    factor = apply("div", wide(load(1, scale.dtype)), _root(variance, epsilon))
+    factor = apply("div", wide(load(1, scale.dtype)), root(variance, epsilon))
     y = apply("add", apply("mul", centred, factor), wide(load(2, bias.dtype)))
     inputs = [x, per_channel(x, scale), per_channel(x, bias)]
     (full,) = run_rows(at, inputs, where, stages, [(cast(y, x.dtype), True)])
@@ -371,7 +372,7 @@ def group_normalization(
     where = list(range(2, len(shape)))
     grouped = [at.reshape(v, shape) for v in (x, per_channel(x, scale), per_channel(x, bias))]
     stages, _, variance, centred = moments(_x(x), prod(shape[2:]))
-    y = cast(apply("div", centred, _root(variance, epsilon)), x.dtype)
+    y = cast(apply("div", centred, root(variance, epsilon)), x.dtype)
     y = apply("add", apply("mul", y, load(1, x.dtype)), load(2, x.dtype))
     (full,) = run_rows(at, grouped, where, stages, [(y, True)])
     return at.reshape(full, x.shape)
@@ -421,7 +422,7 @@ def batch_normalization(
     if training_mode or (at.version < 14 and at.outputs > 1) or not spatial or len(x.shape) < 2:
         raise NotLowered("training, or statistics per feature")
     kind = wide_dtype(x.dtype)
-    factor = at.map(lambda s, v: apply("div", cast(s, kind), _root(cast(v, kind), epsilon)), scale, variance)
+    factor = at.map(lambda s, v: apply("div", cast(s, kind), root(cast(v, kind), epsilon)), scale, variance)
 
     def build(e: Expr, f: Expr, m: Expr, b: Expr) -> Expr:
         shifted = apply("sub", wide(e), cast(m, kind))

@@ -28,7 +28,7 @@ from graphdoc.engine.lower import (
 )
 from graphdoc.engine.ops.table import ContainerType, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.program import Buffer, Kind, Program, View, whole
-from graphdoc.engine.scope import FUNCTION
+from graphdoc.engine.scope import FUNCTION, MAIN, qualified
 
 _UNKNOWN = TensorType()
 _FOLLOWED = 1024
@@ -141,27 +141,32 @@ Part: TypeAlias = Segment | HostNode
 
 @dataclass(slots=True)
 class Rest:
-    """What is left of the graph when a stage is done, and the states of what it reads."""
+    """What is left of a graph, and the states of what it reads.
+
+    parents: by frame, the one around it, -1 for none. asked: keys of what a run must tell before the rest can be
+    made, conditions: those whose content counts, not their type. fresh: nothing of the graph is done yet.
+    """
 
     items: list[Item]
     states: dict[Place, State]
     parents: list[int]
-    asked: list[str]
-    conditions: frozenset[str]
+    asked: list[str] = field(default_factory=list)
+    conditions: frozenset[str] = frozenset()
+    fresh: bool = False
 
 
 @dataclass(slots=True)
 class Stage:
     """Parts in the order they run. results: the sources of the graph's outputs, once all is done.
 
-    taps: the sources of tapped values that this stage computes. frees: by part, the keys no later one reads.
-    notes: why nodes run on the host, by key.
+    taps: the sources of tapped values that this stage computes, and whether they lie in a branch, body or
+    function. frees: by part, the keys no later one reads. notes: why nodes run on the host, by key.
     """
 
     parts: list[Part]
     rest: Rest | None
     results: tuple[Source | None, ...]
-    taps: dict[str, Source]
+    taps: dict[str, tuple[Source, bool]]
     frees: list[list[str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     next: dict[Any, "Stage"] = field(default_factory=dict)
@@ -186,6 +191,7 @@ class Builder:
         self.states = rest.states
         self.parents = list(rest.parents)
         self.items = rest.items
+        self.fresh = rest.fresh
         self.opsets = opsets
         self.taps = taps
         self.shared = shared
@@ -194,17 +200,22 @@ class Builder:
         self.put_off: list[Item] = []
         self.asked: dict[str, None] = {}
         self.conditions: set[str] = set()
-        self.tapped: dict[str, State] = {}
+        self.tapped: dict[str, tuple[State, bool]] = {}
         self.notes: dict[str, str] = {}
         self.random_put_off = False
 
     def build(self) -> Stage:
         """Visit what is to visit, and return the stage."""
+        if self.fresh and self.body.scope != MAIN:
+            for value in self.body.inputs:
+                place = (0, value)
+                if place in self.states:
+                    self._put(place, qualified(self.body.scope, str(value.name)), self.states[place])
         for item in self.items:
             self._item(item)
         outputs = [None if v is None else self._find(0, v) for v in self.body.outputs]
         results = tuple(self._source(s) if s is not None else None for s in outputs)
-        taps = {key: self._source(state) for key, state in self.tapped.items()}
+        taps = {key: (self._source(state), nested) for key, (state, nested) in self.tapped.items()}
         rest = self._rest() if self.put_off else None
         parts = list(self._parts())
         stage = Stage(parts, rest, results, taps, notes=self.notes)
@@ -231,7 +242,7 @@ class Builder:
     def _put(self, place: Place, key: str, state: State) -> None:
         self.states[place] = state
         if key in self.taps:
-            self.tapped[key] = state
+            self.tapped[key] = state, place[0] > 0 or self.body.scope != MAIN
         if isinstance(state, Computed) and key:
             self.segments[state.level].program.values[key] = state.view
 
@@ -311,10 +322,9 @@ class Builder:
     def _call(self, item: Visit) -> None:
         body = item.node.bodies[FUNCTION]
         frame = self._frame(-1, body)
-        for value, state in zip(body.inputs, self._inputs(item), strict=False):
-            self.states[frame, value] = state
-        for value in body.inputs[len(item.node.inputs) :]:
-            self.states[frame, value] = Known(None)
+        missing = [Known(None)] * (len(body.inputs) - len(item.node.inputs))
+        for value, state in zip(body.inputs, [*self._inputs(item), *missing], strict=False):
+            self._put((frame, value), qualified(body.scope, str(value.name)), state)
         self._enter(item, body, frame)
 
     def _branch(self, item: Visit) -> None:
@@ -500,7 +510,7 @@ def _check(node: Node, results: Sequence[View], types: Sequence[TensorType]) -> 
 
 def _frees(stage: Stage, states: Mapping[Place, State]) -> list[list[str]]:
     """Return, by part, the keys of arrays that nothing reads after it."""
-    kept = {s for s in (*stage.results, *stage.taps.values()) if isinstance(s, str)}
+    kept = {s for s in (*stage.results, *(source for source, _ in stage.taps.values())) if isinstance(s, str)}
     if stage.rest is not None:
         kept |= {s.key for s in stage.rest.states.values() if not isinstance(s, Known)}
     last: dict[str, int] = {}

@@ -20,9 +20,9 @@ from graphdoc.engine.device.llvm.builder import (
     vector,
 )
 from graphdoc.engine.device.llvm.contraction_axes import Walk, select
+from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
 from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums
 from graphdoc.engine.device.llvm.contraction_tile import Tile, block_tiles, split_rows, tiles, work_of
-from graphdoc.engine.device.llvm.scalar import Scalars
 from graphdoc.engine.expr import BF16, F16, F32, F64
 from graphdoc.engine.kernels.contraction import Contraction
 from graphdoc.engine.program import Axes, Step, merged
@@ -62,14 +62,10 @@ def floats(step: Step) -> bool:
 
 
 def tilings(step: Step, target: Target) -> list[Tile]:
+    """Return the tiles worth trying, the best by count first."""
     spec, work = _spec(step), work_of(step)
     lanes = target.lanes(spec.accumulate)
     return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None)
-
-
-def _bits(element: str) -> str:
-    """Return the type in which elements are moved one by one: LLVM calls a library to move 16-bit floats."""
-    return {"half": "i16", "bfloat": "i16"}.get(element, element)
 
 
 class _Emitter:
@@ -85,6 +81,7 @@ class _Emitter:
         self.copied = not self.spec.packed and not self.direct
         self.precision = Precision(f, target, self.spec.accumulate)
         self.kind = self.precision.kind
+        self.lines = Columns(f, tile.lanes, target)
         self.elements = [scalar(v.dtype) for v in self.work.views]
         self.bases = [f.argument(p) for p in self.work.positions]
         self.totals = f.argument(len(step.inputs) + len(step.outputs))
@@ -101,6 +98,7 @@ class _Emitter:
         self.d_n, self.d_line = f.dim(work.n), f.dim(work.views[1].strides[-3] if self.spec.packed else 0)
         self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
         self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
+        self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
         self.b_terms = Walk(f, work.b_terms if self.copied else [])
         a, b = (view.dtype for view in work.views[:2])
         read = self.spec.accumulate if self.copied else b
@@ -175,7 +173,7 @@ class _Emitter:
         def put(source: Value, k: Number) -> None:
             line = f.at(self.panel, f.mul(k, self.tile.columns), self.kind)
             for v in range(self.tile.vectors):
-                read = self._read(1, source, v, self._mask(valid, v))
+                read = self.lines.read(self.columns[1], source, v, self._mask(valid, v))
                 wide = self.precision.widened(read, self.work.views[1].dtype)
                 wide = wide if wide.type.startswith("<") else f.splat(wide, lanes)
                 f.store(wide, f.at(line, v * lanes, self.kind))
@@ -232,76 +230,16 @@ class _Emitter:
         self, rows: Number, bases: list[Value], digits: list[Number], offsets: list[Number], valid: Number
     ) -> None:
         """Emit the epilogue of ``rows`` rows, whose sums lie in scratch memory."""
-        f, others = self.f, range(2, len(bases))
+        f, others, lanes = self.f, range(2, len(bases)), self.tile.lanes
         for masked in self._cases(valid):
             masks = [self._mask(valid, v) if masked else None for v in range(self.tile.vectors)]
             start = [number(x) for x in (*digits, *offsets[2:])]
             with f.loop(0, rows, carry=start) as (row, carried):
                 here = [f.at(bases[o], carried[len(digits) + o - 2], self.elements[o]) for o in others]
                 line = f.at(self.totals, f.mul(row, self.tile.columns), self.kind)
+                operands = [(self.columns[o], address) for o, address in zip(others, here, strict=True)]
                 for v, mask in enumerate(masks):
-                    self._vector(v, here, line, mask)
+                    total = f.load(vector(self.kind, lanes), f.at(line, v * lanes, self.kind))
+                    self.lines.finish(self.spec.epilogue, total, self.work.numbers, operands, (v, mask))
                 now = self.rows.following(carried[: len(digits)], carried[len(digits) :], others)
                 carried[:] = [number(x) for x in (*now[0], *now[1])]
-
-    def _vector(self, v: int, here: list[Value], line: Value, mask: Value | None) -> None:
-        """Emit the epilogue of one vector of a row: operands at ``here``, sums at ``line``."""
-        f, lanes = self.f, self.tile.lanes
-        scalars = Scalars(f, lanes, self.precision.target)
-
-        def load(k: int) -> Value:
-            if k == -1:
-                return f.load(vector(self.kind, lanes), f.at(line, v * lanes, self.kind))
-            at = self.work.numbers.index(k)
-            return self._read(at + 2, here[at], v, mask)
-
-        (result,) = scalars.emit([self.spec.epilogue], load)
-        stored = scalars.to_memory(result, self.work.views[-1].dtype)
-        self._write(len(self.bases) - 1, here[-1], stored, v, mask)
-
-    # ---- memory --------------------------------------------------------------------------------------
-
-    def _read(self, operand: int, base: Value, v: int, mask: Value | None) -> Value:
-        """Read vector ``v`` of a row whose column 0 is at ``base``; a scalar where all lanes hold one."""
-        f, lanes, element, step = self.f, self.tile.lanes, self.elements[operand], self.steps[operand]
-        kind = vector(element, lanes)
-        if step == 0:
-            return f.load(element, base)
-        if step == 1:
-            here = f.at(base, v * lanes, element)
-            return f.load(kind, here) if mask is None else f.load_first(kind, here, mask)
-        return self._gathered(operand, base, v, mask)
-
-    def _gathered(self, operand: int, base: Value, v: int, mask: Value | None) -> Value:
-        """Read the elements of vector ``v`` one by one; a masked lane reads column 0 in its place."""
-        f, lanes, element, step = self.f, self.tile.lanes, self.elements[operand], self.steps[operand]
-        kind, raw = vector(element, lanes), _bits(element)
-        read = Value("poison", vector(raw, lanes))
-        for i in range(lanes):
-            place: Number = v * lanes + i
-            if mask is not None:
-                place = select(f, f.op(f"extractelement {mask}, i32 {i}", "i1"), place, 0)
-            one = f.load(raw, f.at(base, f.mul(place, step), element))
-            read = f.op(f"insertelement {read}, {one}, i32 {i}", read.type)
-        return f.op(f"bitcast {read} to {kind}", kind)
-
-    def _write(self, operand: int, base: Value, value: Value, v: int, mask: Value | None) -> None:
-        """Write vector ``v`` of a row of the output."""
-        f, lanes, element, step = self.f, self.tile.lanes, self.elements[operand], self.steps[operand]
-        if step == 1:
-            here = f.at(base, v * lanes, element)
-            if mask is None:
-                f.store(value, here)
-            else:
-                f.store_first(value, here, mask)
-            return
-        raw = _bits(element)
-        value = f.op(f"bitcast {value} to {vector(raw, lanes)}", vector(raw, lanes))
-        for i in range(lanes):
-            one = f.op(f"extractelement {value}, i32 {i}", raw)
-            here = f.at(base, f.mul(step, v * lanes + i), element)
-            if mask is None:
-                f.store(one, here)
-            else:
-                with f.when(f.op(f"extractelement {mask}, i32 {i}", "i1")):
-                    f.store(one, here)

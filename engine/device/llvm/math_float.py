@@ -140,7 +140,7 @@ def _half_exp(v: Lanes, x: Value, low: float) -> Value:
 
 
 def _grown(v: Lanes, x: Value, low: float, high: float) -> Value:
-    """Return e to the power x, less 1; of -0.0 it is 0.0."""
+    """Return e to the power x, less 1; not of -0.0, nor of subnormal numbers."""
     k, r = _split(v, x, low, high)
     half = v.real(v.add(v.op("shl", k, 23), _ONE - (1 << 23)))
     part = v.fma(v.mul(r, r), v.polynomial(r, _EXPM1), r)
@@ -148,10 +148,15 @@ def _grown(v: Lanes, x: Value, low: float, high: float) -> Value:
     return v.add(result, result)
 
 
+def _unless_small(v: Lanes, x: Value, result: Value) -> Value:
+    """Return the result of a function that is the identity near 0; there, x."""
+    return v.select(v.compare("olt", v.magnitude(x), 2.0**-25), x, result)
+
+
 @_single
 def expm1(v: Lanes, x: Value) -> Value:
     """Return e to the power x, less 1."""
-    return v.with_sign(_grown(v, x, -20.0, 89.0), x)
+    return _unless_small(v, x, _grown(v, x, -20.0, 89.0))
 
 
 def sigmoid(v: Lanes, x: Value) -> Value:
@@ -389,7 +394,7 @@ _ERF_FAR = (
 def tanh(v: Lanes, x: Value) -> Value:
     """Return the hyperbolic tangent, (e^2x - 1) ÷ (e^2x + 1)."""
     grown = _grown(v, v.add(x, x), -20.0, 20.0)
-    return v.with_sign(v.div(grown, v.add(grown, 2.0)), x)
+    return _unless_small(v, x, v.div(grown, v.add(grown, 2.0)))
 
 
 @_single

@@ -22,10 +22,15 @@ def aligned(size: int, dtype: Any) -> Any:
     return raw[start : start + nbytes].view(dtype)
 
 
-def run(kernel: Kernel, step: Step, memory: Mapping[Buffer, Any], threads: int = 1) -> None:
-    """Run a kernel compiled for this machine, as each of ``threads`` threads in turn, the last one first."""
+def run(
+    kernel: Kernel, step: Step, memory: Mapping[Buffer, Any], threads: int = 1, target: Target | None = None
+) -> None:
+    """Run a kernel as each of ``threads`` threads in turn, the last one first.
+
+    target: the processor to compile for, None for this one.
+    """
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    function = kind(compile_kernel(kernel, host_target()))
+    function = kind(compile_kernel(kernel, target or host_target()))
     dims = np.array(kernel.dims or (0,), np.int64)
     scratch = aligned(kernel.scratch + LINE, np.uint8)
     scratch[...] = 0xA5

@@ -23,9 +23,6 @@ CYCLES: dict[str, float] = {
 WIDE = {"pow": 4, "sin": 4, "cos": 4, "erf": 4, "exp": 3, "expm1": 3, "sigmoid": 3, "tanh": 4, "log": 4}
 """Registers that an operation needs while it runs, its arguments among them; all others 2."""
 
-BLOCK = 4096
-"""Elements of a row that make one unit of work, where rows are few and long."""
-
 TILE = 64
 """Elements along each side of what a unit transposes."""
 
@@ -224,7 +221,7 @@ def _by_rows(
     size, steps = axes[at]
     unroll = min(unroll_for(exprs, lanes, target), 1 << max(size // lanes, 1).bit_length() - 1)
     outer = _without(axes, (at,), len(operands))
-    row = Block(size, BLOCK if size > BLOCK * 3 // 2 else max(size, 1))
+    row = Block.of_row(size)
     if row.count > 1:
         outer = [*outer, row.axis(steps)]
     total = prod(s for s, _ in axes)

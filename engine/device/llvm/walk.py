@@ -15,6 +15,9 @@ from graphdoc.engine.program import Axes, merged
 ENOUGH = 16 * 1024
 """Bytes to touch, or quarter cycles to compute, that make one more thread pay."""
 
+BLOCK = 4096
+"""Elements of a row that make one unit of work, where rows are few and long."""
+
 
 def ordered(shape: Sequence[int], strides: Sequence[Sequence[int]], first: int) -> tuple[Axes, list[int]]:
     """Return the axes by descending stride of operand ``first``, merged, and where operands then start.
@@ -54,6 +57,11 @@ class Block:
     def axis(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Return the axis of the blocks, given the strides along the cut one."""
         return self.count, tuple(s * self.length for s in strides)
+
+    @classmethod
+    def of_row(cls, size: int) -> "Block":
+        """Return a row, cut into blocks where it is long."""
+        return cls(size, BLOCK if size > BLOCK * 3 // 2 else max(size, 1))
 
     def extent(self, fn: Function, index: Number) -> Number:
         """Return how many elements a block has."""

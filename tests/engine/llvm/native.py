@@ -24,8 +24,8 @@ def aligned(size: int, dtype: Any) -> Any:
 
 def run(
     kernel: Kernel, step: Step, memory: Mapping[Buffer, Any], threads: int = 1, target: Target | None = None
-) -> None:
-    """Run a kernel as each of ``threads`` threads in turn, the last one first.
+) -> bool:
+    """Run a kernel as each of ``threads`` threads in turn, the last one first; return its status.
 
     target: the processor to compile for, None for this one.
     """
@@ -36,10 +36,13 @@ def run(
     scratch[...] = 0xA5
     views = (*step.inputs, *step.outputs)
     places = [memory[v.buffer].ctypes.data + v.offset * v.dtype.itemsize for v in views]
-    args = np.array([*places, scratch.ctypes.data], np.uint64)
+    status = np.zeros(1, np.int64)
+    more = [scratch.ctypes.data] if kernel.scratch else []
+    args = np.array([*places, *more, status.ctypes.data], np.uint64)
     for thread in reversed(range(threads)):
         function(args.ctypes.data, dims.ctypes.data, thread, threads)
     assert np.all(scratch[kernel.scratch :] == 0xA5), "wrote past its scratch memory"
+    return bool(status[0])
 
 
 SSE2 = Target("x86-64", "", 16, 16)

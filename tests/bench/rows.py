@@ -20,9 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from graphdoc.engine.coalesce import coalesce
 from graphdoc.engine.device.cpu import CpuDevice
+from graphdoc.engine.expr import F32, apply, const, load
 from graphdoc.engine.fuse import fuse
+from graphdoc.engine.kernels.attention import Attention
 from graphdoc.engine.level1 import Compiled
-from graphdoc.engine.program import Program
+from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
 
 RNG = np.random.default_rng(0)
 REST = 0.002
@@ -115,7 +117,52 @@ def depthwise() -> Iterator[Case]:
         yield case(f"depthwise {kernel}x{kernel} {channels}@{size}, 6 layers", nodes, feeds, weights, ["x6"])
 
 
-CASES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows, "depthwise": depthwise}
+def attention() -> Iterator[Case]:
+    """Attention of 12 heads of 64 with a mask, in the operators that exporters write."""
+    for length in (128, 384):
+        nodes = []
+        for name, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+            nodes.append(helper.make_node("Reshape", [name, "split"], [name + "r"]))
+            nodes.append(helper.make_node("Transpose", [name + "r"], [name + "t"], perm=order))
+        nodes += [
+            helper.make_node("MatMul", ["qt", "kt"], ["s"]),
+            helper.make_node("Div", ["s", "eight"], ["sd"]),
+            helper.make_node("Add", ["sd", "mask"], ["sm"]),
+            helper.make_node("Softmax", ["sm"], ["p"], axis=-1),
+            helper.make_node("MatMul", ["p", "vt"], ["o"]),
+            helper.make_node("Transpose", ["o"], ["ot"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", ["ot", "join"], ["y"]),
+        ]
+        feeds = {name: random(1, length, 768) for name in "qkv"}
+        feeds["mask"] = np.where(RNG.random((1, 1, 1, length)) < 0.1, np.float32(-1e4), np.float32(0))
+        weights = {
+            "split": np.array([1, length, 12, 64]),
+            "join": np.array([1, length, 768]),
+            "eight": np.float32(8),
+        }
+        yield case(f"attention 12x{length}x64", nodes, feeds, weights)
+
+
+def attention_program(one: Case) -> Program:
+    """Return the program of one attention step for such a model."""
+    length = one.feeds["q"].shape[1]
+    buffers = {name: Buffer(name, F32, array.size, Kind.INPUT) for name, array in one.feeds.items()}
+    out = Buffer("y", F32, length * 768, Kind.OUTPUT)
+    heads = [
+        View(buffer, (12, length, 64), (64, 768, 1)) for buffer in (*map(buffers.get, "qkv"), out) if buffer
+    ]
+    mask = View(buffers["mask"], (12, length, length), (0, 0, 1))
+    score = apply("add", apply("div", load(-1, F32), const(8, F32)), load(3, F32))
+    step = Step(Attention(1, score), (*heads[:3], mask), (heads[3],))
+    ends = {name: whole(buffer, one.feeds[name].shape) for name, buffer in buffers.items()}
+    return Program([step], ends, {"y": whole(out, (1, length, 768))})
+
+
+CASES: dict[str, Callable[[], Iterator[Case]]] = {
+    "rows": rows,
+    "depthwise": depthwise,
+    "attention": attention,
+}
 
 
 class Spy:
@@ -133,6 +180,11 @@ class Spy:
 
 def ours(one: Case, threads: int) -> tuple[Callable[[], Any], list[Any]]:
     """Return a call of the loaded program, and its outputs in the model's order."""
+    if one.name.startswith("attention"):
+        program = attention_program(one)
+        loaded = CpuDevice(threads).load(program)
+        inputs = [one.feeds[name] for name in program.inputs]
+        return lambda: loaded.run(inputs), loaded.run(inputs)
     spy = Spy(CpuDevice(threads))
     compiled = Compiled(ir.serde.deserialize_model(one.model), device=spy, passes=(fuse, coalesce))
     found = list(compiled.run(one.feeds).values())

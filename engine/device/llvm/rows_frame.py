@@ -114,22 +114,28 @@ def units(fn: Function, sizes: Sequence[Number]) -> Iterator[list[Number]]:
         with fn.loop(*fn.share(1)):
             yield []
         return
-    total: Number = 1
-    for size in sizes:
-        total = fn.mul(total, size)
-    low, high = fn.share(total)
     if len(sizes) == 1:
-        with fn.loop(low, high) as (position, _):
+        with fn.loop(*fn.share(sizes[0])) as (position, _):
             yield [position]
         return
-    inner = sizes[-1]
+    with blocks(fn, sizes[:-1], sizes[-1]) as (outer, start, stop), fn.loop(start, stop) as (position, _):
+        yield [*outer, position]
+
+
+@contextmanager
+def blocks(
+    fn: Function, sizes: Sequence[Number], inner: Number
+) -> Iterator[tuple[list[Number], Number, Number]]:
+    """Visit the positions of outer axes that this thread has a share of, with its range of the inner axis."""
+    outer: Number = 1
+    for size in sizes:
+        outer = fn.mul(outer, size)
+    low, high = fn.share(fn.mul(outer, inner))
     last = fn.idiv(fn.sub(fn.add(high, inner), 1), inner)
     with fn.loop(fn.idiv(low, inner), last) as (block, _):
         begin = fn.mul(block, inner)
         start, stop = most(fn, fn.sub(low, begin), 0), fn.least(fn.sub(high, begin), inner)
-        outer = _coordinates(fn, block, sizes[:-1])
-        with fn.loop(start, stop) as (position, _):
-            yield [*outer, position]
+        yield _coordinates(fn, block, sizes), start, stop
 
 
 def _coordinates(fn: Function, linear: Number, sizes: Sequence[Number]) -> list[Number]:

@@ -1,0 +1,287 @@
+"""Attention as machine code: a head's keys and values in the thread's memory, then blocks of query rows.
+
+Keys and values become panels (``attention_pack.py``); each of the two products is a tile of rows times a
+panel in registers. Between them the scores of the block stand in one row each: score and maximum, then
+exponentials and their sum; the division waits for the result. Threads share (head, block of rows) units; a last
+block is moved back so that it ends with the rows.
+"""
+
+from collections.abc import Callable
+from math import prod
+
+from graphdoc.engine.device.llvm.attention_pack import Matrix, Panels
+from graphdoc.engine.device.llvm.builder import (
+    Function,
+    Kernel,
+    Number,
+    Target,
+    Value,
+    floating,
+    number,
+    scalar,
+    vector,
+)
+from graphdoc.engine.device.llvm.rows_along import ramp
+from graphdoc.engine.device.llvm.rows_fold import Fold
+from graphdoc.engine.device.llvm.rows_frame import blocks
+from graphdoc.engine.device.llvm.rows_softmax import NUMBERS, RowScalars, falling_exp
+from graphdoc.engine.expr import F32, leaves, load
+from graphdoc.engine.kernels.attention import Attention
+from graphdoc.engine.kernels.rows import Reduction
+from graphdoc.engine.program import Step, merged
+
+CYCLES_PER_THREAD = 12_000
+"""Work below which another thread costs more than it saves."""
+
+CHAINS = 4
+"""Vectors of scores in flight."""
+
+
+def tactics_attention(step: Step, target: Target) -> list[str]:
+    """Return the one way there is."""
+    return ["packed"]
+
+
+def emit_attention(step: Step, target: Target, tactic: str | None = None) -> Kernel | None:
+    """Return the kernel of a step of :class:`Attention`; None where it is not float32 throughout."""
+    spec = step.spec
+    assert isinstance(spec, Attention)  # noqa: S101  # the table of emitters dispatches on the type
+    floats = (*step.inputs[:3], *step.outputs)
+    batched = any(d < spec.batch for d in leaves([spec.score], "index"))
+    if any(view.dtype != F32 for view in floats) or batched or 0 in step.inputs[1].shape:
+        return None
+    return _Emitter(step, spec, target).kernel()
+
+
+class _Emitter:
+    """The kernel of one step. Names as in :class:`Attention`: s queries, t keys, d terms, e values."""
+
+    def __init__(self, step: Step, spec: Attention, target: Target) -> None:
+        self.step, self.spec, self.target = step, spec, target
+        self.fn = Function()
+        self.s, self.d = step.inputs[0].shape[-2:]
+        self.t, self.e = step.inputs[2].shape[-2:]
+        self.lanes = target.lanes(F32)
+        self.vectors = 2
+        self.width = self.lanes * self.vectors
+        self.rows = min(self.s, 6 if target.registers < 32 else 12)
+        self.deep = -(-self.t // 4) * 4
+        views = self.views = (*step.inputs, *step.outputs)
+        self.bases = [self.fn.argument(k) for k in range(len(views))]
+        self.store = self.fn.argument(len(views))
+        self.size = {name: self.fn.dim(getattr(self, name)) for name in ("s", "t", "d", "e", "deep")}
+        self.strides = [[self._stride(n) for n in view.strides[spec.batch :]] for view in views]
+        axes = merged(step.outputs[0].shape[: spec.batch], [view.strides[: spec.batch] for view in views])
+        self.axes = [(self.fn.dim(size), [self._stride(n) for n in steps]) for size, steps in axes]
+        self._layout()
+
+    def _stride(self, value: int) -> Number:
+        return value if value in (0, 1) else self.fn.dim(value)
+
+    def _layout(self) -> None:
+        """Give keys, values, scores, sums and results their places in the scratch memory, in elements."""
+        wide = -(-self.t // self.width) * self.width
+        columns = -(-self.e // self.width) * self.width
+        sizes = [wide * self.d, columns * self.deep, self.rows * wide, self.rows, self.rows * columns]
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + -(-size // 16) * 16)
+        fn = self.fn
+        self.scratch = 4 * starts[-1]
+        places = [self.store, *(fn.at(self.store, fn.dim(n), "float") for n in starts[1:-1])]
+        self.keys = Panels(fn, places[0], self.size["d"], self.width, self.lanes)
+        self.values = Panels(fn, places[1], self.size["deep"], self.width, self.lanes)
+        self.scores, self.sums, self.results = places[2:]
+        self.wide, self.columns = fn.dim(wide), fn.dim(columns)
+
+    # ---- the walk over heads and blocks ------------------------------------------------------------------
+
+    def kernel(self) -> Kernel:
+        """Return the finished kernel."""
+        fn = self.fn
+        count = fn.dim(-(-self.s // self.rows))
+        with blocks(fn, [size for size, _ in self.axes], count) as (at, start, stop):
+            pointers = self.bases
+            for (_, steps), position in zip(self.axes, at, strict=False):
+                moves = [fn.mul(step, position) for step in steps]
+                pointers = [
+                    fn.at(p, move, self._element(k))
+                    for k, (p, move) in enumerate(zip(pointers, moves, strict=True))
+                ]
+            (down, along), n = self.strides[1], self.size
+            self.keys.fill(Matrix(pointers[1], n["t"], n["d"], down, along).turned())
+            down, along = self.strides[2]
+            self.values.fill(Matrix(pointers[2], n["t"], n["e"], down, along))
+            with fn.loop(start, stop) as (block, _):
+                first = fn.least(fn.mul(block, self.rows), fn.sub(n["s"], self.rows))
+                self._block(pointers, first)
+        return fn.kernel(self.scratch, self._threads())
+
+    def _element(self, k: int) -> str:
+        return scalar(self.views[k].dtype)
+
+    def _threads(self) -> int:
+        heads = prod(self.step.outputs[0].shape[: self.spec.batch])
+        cycles = heads * self.s * self.t * (self.d + self.e + 12) // self.lanes // 2
+        return max(1, min(heads * -(-self.s // self.rows), cycles // CYCLES_PER_THREAD, 64))
+
+    # ---- one block of query rows ---------------------------------------------------------------------------
+
+    def _block(self, pointers: list[Value], first: Number) -> None:
+        fn = self.fn
+        down, along = self.strides[0]
+        queries = self._lines(fn.at(pointers[0], fn.mul(first, down), "float"), down)
+        with fn.loop(0, self.wide, self.width) as (t, _):
+            sums = self._tile(queries, along, self.keys.column(t), self.size["d"], 1 if self.d % 4 else 4)
+            self._put(sums, fn.at(self.scores, t, "float"), self.wide)
+        with fn.loop(0, self.rows) as (row, _):
+            self._softmax(
+                pointers, fn.add(first, row), fn.at(self.scores, fn.mul(row, self.wide), "float"), row
+            )
+        lines = self._lines(self.scores, self.wide)
+        out = len(self.step.inputs)
+        down, along = self.strides[out]
+        direct = along == 1 and self.e % self.width == 0
+        target = fn.at(pointers[out], fn.mul(first, down), "float")
+        place, step = (target, down) if direct else (self.results, self.columns)
+        inverse = [self._inverse(k) for k in range(self.rows)]
+        with fn.loop(0, self.columns, self.width) as (e, _):
+            sums = self._tile(lines, 1, self.values.column(e), self.size["deep"], 4)
+            sums = [fn.binary("fmul", v, inverse[k // self.vectors]()) for k, v in enumerate(sums)]
+            self._put(sums, fn.at(place, e, "float"), step)
+        if not direct:
+            self._copy_out(target, down, along)
+
+    def _lines(self, pointer: Value, down: Number) -> list[Value]:
+        lines = [pointer]
+        for _ in range(self.rows - 1):
+            lines.append(self.fn.at(lines[-1], down, "float"))
+        return lines
+
+    def _inverse(self, row: int) -> Callable[[], Value]:
+        """Return what reads the reciprocal of a row's sum, in all lanes."""
+        fn = self.fn
+        pointer = fn.at(self.sums, row, "float")
+        return lambda: fn.splat(fn.load("float", pointer), self.lanes)
+
+    def _tile(
+        self, lines: list[Value], along: Number, panel: Value, terms: Number, unroll: int
+    ) -> list[Value]:
+        """Return the sums of products of some rows with the columns of a panel: row by row, its vectors."""
+        fn, kind = self.fn, vector("float", self.lanes)
+        start = [floating(0, kind)] * (len(lines) * self.vectors)
+        with fn.loop(0, terms, unroll, start) as (term, sums):
+            side = fn.at(panel, fn.mul(term, self.width), "float")
+            places = [fn.at(line, fn.mul(term, along), "float") for line in lines]
+            for u in range(unroll):
+                columns = [
+                    fn.load(kind, fn.at(side, u * self.width + b * self.lanes, "float"))
+                    for b in range(self.vectors)
+                ]
+                for k, place in enumerate(places):
+                    one = fn.splat(fn.load("float", place), self.lanes)
+                    for b, column in enumerate(columns):
+                        n = k * self.vectors + b
+                        sums[n] = fn.fma(one, column, sums[n])
+                places = [fn.at(place, along, "float") for place in places]
+        return list(sums)
+
+    def _put(self, sums: list[Value], target: Value, down: Number) -> None:
+        """Write a tile's vectors, row by row."""
+        for row in range(len(sums) // self.vectors):
+            for b in range(self.vectors):
+                self.fn.store(sums[row * self.vectors + b], self.fn.at(target, b * self.lanes, "float"))
+            target = self.fn.at(target, down, "float")
+
+    def _copy_out(self, target: Value, down: Number, along: Number) -> None:
+        """Copy the block's results out of the scratch memory one by one."""
+        fn = self.fn
+        with fn.loop(0, self.rows) as (row, _), fn.loop(0, self.size["e"]) as (e, _):
+            value = fn.load("float", fn.at(self.results, fn.add(fn.mul(row, self.columns), e), "float"))
+            place = fn.add(fn.mul(row, down), fn.mul(e, along))
+            fn.store(value, fn.at(target, place, "float"))
+
+    # ---- softmax of one row ----------------------------------------------------------------------------
+
+    def _softmax(self, pointers: list[Value], s: Number, row: Value, number_in_block: Number) -> None:
+        """Turn a row of products into exponentials of scores, in place; note one over their sum."""
+        fn, lanes = self.fn, self.lanes
+        top = Fold(fn, Reduction(NUMBERS, load(0, F32)), lanes, False)
+        extra = [
+            fn.at(pointers[k], fn.mul(self.strides[k][0], s), scalar(self.views[k].dtype))
+            for k in range(3, len(self.step.inputs))
+        ]
+
+        def score(t: Number, totals: list[Value], chain: int, active: Value | None) -> None:
+            value = self._score(row, extra, s, t, active)
+            fn.store(value, fn.at(row, t, "float"))
+            totals[chain] = top.add(totals[chain], [value])
+
+        tops = self._through(top, score)
+        peak = fn.splat(top.result(tops, across=True), lanes)
+        total = Fold(fn, Reduction("sum", load(0, F32)), lanes, False)
+        scalars = RowScalars(fn, lanes, self.target)
+
+        def power(t: Number, totals: list[Value], chain: int, active: Value | None) -> None:
+            place = fn.at(row, t, "float")
+            value = falling_exp(scalars.lanes, fn.binary("fsub", fn.load(peak.type, place), peak))
+            fn.store(value, place)
+            totals[chain] = total.add(totals[chain], [value])
+
+        whole = total.result(self._through(total, power), across=True)
+        inverse = fn.binary("fdiv", floating(1, "float"), whole)
+        fn.store(inverse, fn.at(self.sums, number_in_block, "float"))
+
+    def _through(
+        self, fold: Fold, body: Callable[[Number, list[Value], int, Value | None], None]
+    ) -> list[Value]:
+        """Run over a row's vectors, four at once while there are; the last one may be active in part."""
+        fn, lanes, t = self.fn, self.lanes, self.size["t"]
+        step = CHAINS * lanes
+        main = fn.sub(t, fn.mod(t, step))
+        full = fn.sub(t, fn.mod(t, lanes))
+        with fn.loop(0, main, step, [fold.start()] * CHAINS) as (at, totals):
+            for chain in range(CHAINS):
+                body(fn.add(at, chain * lanes), totals, chain, None)
+        with fn.loop(main, full, lanes, list(totals)) as (at, rest):
+            body(at, rest, 0, None)
+        if self.t % lanes == 0:
+            return list(rest)
+        with fn.loop(full, t, lanes, list(rest)) as (at, last):
+            body(at, last, 0, fn.first(fn.sub(t, at), lanes))
+        return list(last)
+
+    def _score(self, row: Value, extra: list[Value], s: Number, t: Number, active: Value | None) -> Value:
+        """Return a vector of scores, -inf in lanes past the last key."""
+        fn, lanes, batch = self.fn, self.lanes, self.spec.batch
+        kind = vector("float", lanes)
+
+        def operand(k: int) -> Value:
+            if k < 0:
+                return fn.load(kind, fn.at(row, t, "float"))
+            return self._extra(k, extra[k - 3], t, active)
+
+        def position(d: int) -> Value:
+            return ramp(fn, t, lanes) if d > batch else fn.splat(number(s), lanes)
+
+        (value,) = RowScalars(fn, lanes, self.target).emit([self.spec.score], operand, position)
+        if active is None:
+            return value
+        return fn.op(f"select {active}, {value}, {floating(float('-inf'), kind)}", kind)
+
+    def _extra(self, k: int, pointer: Value, t: Number, active: Value | None) -> Value:
+        """Return a vector of a further input."""
+        fn, lanes, element = self.fn, self.lanes, scalar(self.views[k].dtype)
+        step = self.strides[k][1]
+        if step == 0:
+            return fn.load(element, pointer)
+        kind = vector(element, lanes)
+        if step == 1:
+            place = fn.at(pointer, t, element)
+            return fn.load(kind, place) if active is None else fn.load_first(kind, place, active)
+        whole = Value("zeroinitializer", kind)
+        for lane in range(lanes):
+            at = fn.least(fn.add(t, lane), fn.sub(self.size["t"], 1))
+            one = fn.load(element, fn.at(pointer, fn.mul(at, step), element))
+            whole = fn.op(f"insertelement {whole}, {one}, i32 {lane}", kind)
+        return whole

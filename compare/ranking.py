@@ -49,13 +49,15 @@ class OwnErrors:
     """The own errors of layers as they are measured: B on A's inputs, less A.
 
     budget: bytes to keep. found: by tap name; an array, or Occurrences of arrays. Layers without an error
-    are not kept. broken: layers whose error is not a finite number. full: the budget was used up.
+    are not kept. broken: layers whose error is not a finite number. coarse: B's dtypes, of coarser ones.
+    full: the budget was used up.
     """
 
     budget: int
     found: dict[str, Any] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    coarse: dict[str, Any] = field(default_factory=dict)
     full: bool = False
 
     def note(self, key: str, a: Any, forced: Any) -> None:
@@ -71,6 +73,8 @@ class OwnErrors:
             self.broken.add(key)
         elif any(part.any() for part in parts if part is not None):
             self._keep(key, Occurrences(parts) if isinstance(a, Occurrences) else parts[0])
+            if isinstance(forced, np.ndarray) and epsilon(forced.dtype) > epsilon(a.dtype):
+                self.coarse[key] = forced.dtype
 
     def _keep(self, key: str, error: Any) -> None:
         self.budget -= nbytes(error)
@@ -102,21 +106,23 @@ class Ranked:
     """What the ranking found, by tap name.
 
     effects: relative error of the outputs (root of the mean square over them) by a layer's own error alone;
-    layers that could not be followed are missing. repeats: layers that only pass on what others have rounded
-    already: they make an error alone, but none in B. injected: layers whose effect was measured by putting
-    their error into A. predicted: √Σ effects² without repeats. together: with the signs of the passes, what
-    these do at once, to first order. checked: largest ratio between an effect by running and by passes.
+    layers that could not be followed are missing. counted: the same without what the layer's inputs have been
+    rounded to already: on A's exact values a copy seems to round, on B's it finds nothing left to round.
+    injected: layers whose effect was measured by putting their error into A. elements: of all outputs that
+    count. predicted: √Σ counted². together: with the signs of the passes, what these do at once, to first
+    order. checked: largest ratio between an effect by running and by passes.
     missing: operators without a rule, with the reason. reason: why nothing was ranked, "" when it was.
     """
 
     effects: dict[str, float] = field(default_factory=dict)
-    repeats: frozenset[str] = frozenset()
+    counted: dict[str, float] = field(default_factory=dict)
     injected: tuple[str, ...] = ()
     measured: float = 0.0
     predicted: float = 0.0
     together: float = 0.0
     checked: float | None = None
     passes: int = PASSES
+    elements: int = 0
     untold: int = 0
     missing: dict[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -171,25 +177,23 @@ def rank(
     scales = scales_of(tape.outputs, output_errors)
     if not scales:
         return Ranked(reason="no output is a tensor of floats that differs from 0")
-    products, cut = reverse(tape, errors.found, scales, passes, seed)
-    effects = {key: float(np.sqrt(np.mean(p * p))) for key, p in products.items() if key not in cut}
+    products, repeated, cut = reverse(tape, errors, scales, passes, seed)
+    effects = {key: _root(p) for key, p in products.items() if key not in cut}
     effects |= {key: 0.0 for key in errors.seen - errors.broken if key not in products and key not in cut}
-    repeats = _repeats(target, errors.found)
-    known = [p for key, p in products.items() if key not in cut and key not in repeats]
-    together = float(np.sqrt(np.mean(np.sum(known, axis=0) ** 2))) if known else 0.0
-    measured = _mean_square([output_errors[name] for name in scales])
-    untold = len(errors.broken) + len(cut & errors.found.keys())
+    new = added(target, errors, products, repeated, cut)
+    counted = {key: _root(p) for key, p in new.items()}
     found = Ranked(
         effects,
-        repeats,
-        measured=measured,
-        predicted=_total(effects, repeats),
-        together=together,
+        counted,
+        measured=_mean_square([output_errors[name] for name in scales]),
+        predicted=_total(counted),
+        together=_root(np.sum(list(new.values()), axis=0)) if new else 0.0,
         passes=passes,
-        untold=untold,
+        elements=sum(tape.outputs[name].size for name in scales),
+        untold=len(errors.broken) + len(cut & errors.found.keys()),
         missing=dict(tape.missing),
     )
-    exact = measured < SMALL
+    exact = found.measured < SMALL
     held = nbytes(list(tape.values().values())) * (2 if exact else 1)
     if budget is not None and held > budget:
         return found
@@ -208,28 +212,46 @@ def scales_of(outputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, 
 
 
 def reverse(
-    tape: Tape, errors: Mapping[str, Any], scales: Mapping[str, float], passes: int, seed: int
-) -> tuple[dict[str, Any], set[str]]:
-    """Return u·J·e of every layer, one number a pass, and the layers that could not be followed."""
+    tape: Tape, errors: OwnErrors, scales: Mapping[str, float], passes: int, seed: int
+) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+    """Return u·J·e of every layer, one number a pass; the same of what rounding its inputs to B's dtype does
+    to it; and the layers that could not be followed.
+    """
     rng = np.random.default_rng(seed)
     products: dict[str, Any] = {}
+    repeated: dict[str, Any] = {}
     cut: set[str] = set()
     for number in range(passes):
         seeds = {name: _signs(rng, tape.outputs[name], scale, len(scales)) for name, scale in scales.items()}
 
         def note(key: str, turn: int, cotangent: Any, complete: bool, number: int = number) -> None:
-            error = errors.get(key)
+            error = errors.found.get(key)
             if error is None:
                 return
             if not complete:
                 cut.add(key)
             elif cotangent is not None:
                 error = error[turn] if isinstance(error, Occurrences) else error
-                row = products.setdefault(key, np.zeros(passes))
-                row[number] += float(np.vdot(cotangent.astype(error.dtype, copy=False), error))
+                products.setdefault(key, np.zeros(passes))[number] += _product(cotangent, error)
 
-        tape.back(seeds, note)
-    return products, cut
+        def pass_on(keys: Sequence[str], name: str, value: Any, part: Any, number: int = number) -> None:
+            key = next((key for key in keys if key in errors.found), None)
+            if key is not None and name in errors.coarse:
+                rounding = _difference(value, value.astype(errors.coarse[name]))
+                if rounding is not None:
+                    repeated.setdefault(key, np.zeros(passes))[number] += _product(part, rounding)
+
+        tape.back(seeds, note, pass_on if errors.coarse else None)
+    return products, repeated, cut
+
+
+def _product(cotangent: Any, change: Any) -> float:
+    return float(np.vdot(cotangent.astype(change.dtype, copy=False), change))
+
+
+def _root(products: Any) -> float:
+    """Return the root of the mean square over passes."""
+    return float(np.sqrt(np.mean(products * products)))
 
 
 def _signs(rng: np.random.Generator, value: Any, scale: float, outputs: int) -> Any:
@@ -243,8 +265,24 @@ def _mean_square(values: Sequence[float]) -> float:
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-def _total(effects: Mapping[str, float], repeats: Collection[str]) -> float:
-    return math.sqrt(math.fsum(e * e for key, e in effects.items() if key not in repeats))
+def _total(effects: Mapping[str, float]) -> float:
+    return math.sqrt(math.fsum(e * e for e in effects.values()))
+
+
+def added(
+    target: Target,
+    errors: OwnErrors,
+    products: Mapping[str, Any],
+    repeated: Mapping[str, Any],
+    cut: Collection[str],
+) -> dict[str, Any]:
+    """Return the products of what layers add in B, without what their inputs have been rounded to already."""
+    repeats = _repeats(target, errors.found)
+    return {
+        key: p - repeated.get(key, 0.0)
+        for key, p in products.items()
+        if key not in cut and key not in repeats
+    }
 
 
 COPIES = frozenset(
@@ -349,10 +387,17 @@ def _checked(found: Ranked, injection: Injection, errors: OwnErrors, seconds: fl
     if found.trusted and not found.untold:
         return found
     measured = _inject(injection, errors, plain[:MOST_INJECTED], seconds, measured)
-    told = {key: measured.get(key, found.effects.get(key)) for key in {**found.effects, **measured}}
-    effects = {key: effect for key, effect in told.items() if effect is not None}
+    whole = {
+        key: value for key, value in measured.items() if key in found.counted or key not in found.effects
+    }
     untold = max(0, found.untold - len(measured.keys() - found.effects.keys()))
-    return replace(found, effects=effects, injected=tuple(sorted(measured)), untold=untold)
+    return replace(
+        found,
+        effects={**found.effects, **measured},
+        counted={**found.counted, **whole},
+        injected=tuple(sorted(measured)),
+        untold=untold,
+    )
 
 
 def _inject(

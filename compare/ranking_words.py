@@ -14,6 +14,9 @@ from graphdoc.engine.errors import RunnerError
 ROUNDING = 1e-5
 """Errors of outputs below it are the rounding of float32, added up."""
 
+FEW = 30
+"""Elements of the outputs below which the sum of many errors is one throw of the dice."""
+
 LISTED = 3
 """Layers that the fact names."""
 
@@ -40,7 +43,7 @@ def with_ranking(comparison: Comparison, found: Ranked, passes: int) -> Comparis
     if found.reason:
         remark = f"layers were not ranked by their effect on the outputs: {found.reason}"
         return replace(comparison, remarks=(*comparison.remarks, remark))
-    total = sum(e * e for key, e in found.effects.items() if key not in found.repeats)
+    total = sum(e * e for e in found.counted.values())
     layers = tuple(_layer(layer, found, total) for layer in comparison.layers)
     index = {layer.value: layer.index for layer in layers}
     ranking = Ranking(
@@ -64,8 +67,8 @@ def _layer(layer: Layer, found: Ranked, total: float) -> Layer:
     effect = found.effects.get(layer.value)
     if effect is None:
         return layer
-    counted = layer.value not in found.repeats
-    share = effect * effect / total if counted and total > 0 else 0.0
+    counted = found.counted.get(layer.value, 0.0)
+    share = counted * counted / total if total > 0 else 0.0
     return replace(layer, propagated=effect, propagated_share=share)
 
 
@@ -113,6 +116,8 @@ def _doubts(found: Ranked) -> Iterator[str]:
 def _why(found: Ranked) -> str:
     if found.predicted < found.measured < ROUNDING:
         return "what is left is rounding, which falls otherwise on other values"
+    if found.elements < FEW:
+        return f"in the {group(found.elements)} elements of the outputs, errors cancel or add up by chance"
     near = sorted((found.together, found.measured))
     if near[0] > 0 and near[1] <= 2 * near[0]:
         return "the errors of layers are not independent"

@@ -26,6 +26,7 @@ from graphdoc.engine.body import Body, Step, declared
 from graphdoc.engine.interpreter import Interpreter, nbytes
 from graphdoc.engine.ops.precision import wide
 from graphdoc.engine.ops.table import Array, Call, TensorType
+from graphdoc.engine.scope import qualified
 from graphdoc.engine.vjp_control import Pass, backwards_through
 from graphdoc.engine.vjp_rules import Node, NoRuleError, derive
 
@@ -36,6 +37,9 @@ Cotangents = dict[ir.Value, Array]
 
 Visit = Callable[[str, int, Array | None, bool], None]
 """(tap name, which occurrence, the cotangent or None where nothing reaches the outputs, whether complete)."""
+
+Through = Callable[[tuple[str, ...], str, Any, Array], None]
+"""(tap names of a node's outputs, tap name of an input, that input, its cotangent by this node alone)."""
 
 
 class TooLargeError(Exception):
@@ -76,6 +80,7 @@ class Tape:
         self._left = budget
         self._changing = None if changing is None else frozenset(changing)
         self._turns: Counter[str] = Counter()
+        self._through: Through | None = None
         self.missing: dict[str, str] = {}
         body = interpreter.body
         frame = {v: interpreter.place(feeds[str(v.name)]) for v in body.inputs if str(v.name) in feeds}
@@ -142,8 +147,12 @@ class Tape:
 
     # ---- backwards -------------------------------------------------------------------------------------
 
-    def back(self, seeds: Mapping[str, Array], visit: Visit) -> None:
-        """Run one reverse pass from cotangents of outputs; ``visit`` gets each value's, later ones first."""
+    def back(self, seeds: Mapping[str, Array], visit: Visit, through: Through | None = None) -> None:
+        """Run one reverse pass from cotangents of outputs; ``visit`` gets each value's, later ones first.
+
+        through: gets what each node without a body adds to the cotangents of its inputs.
+        """
+        self._through = through
         outputs = {str(v.name): v for v in self._trace.body.outputs if v is not None}
         found: Cotangents = {outputs[name]: wide(seed) for name, seed in seeds.items()}
         with np.errstate(all="ignore"):
@@ -190,8 +199,11 @@ class Tape:
             return
         parts = derive(_node(trace, step, reached, self._active))
         for value, part in zip(step.inputs, parts, strict=False):
-            if value is not None and value in self._active:
+            if value is not None and value in self._active and part is not None:
                 add(found, value, part)
+                if self._through:
+                    name = qualified(trace.body.scope, str(value.name))
+                    self._through(step.keys, name, trace.values.get(value), part)
 
     def active(self, value: ir.Value | None) -> bool:
         """Whether what is asked for can change a value."""

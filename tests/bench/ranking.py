@@ -2,12 +2,12 @@
 
     python tests/bench/ranking.py MODEL.onnx … [--passes N] [--brute SECONDS]
 
-Two versions of each model are made: ``fp16``, every weight and every layer's result rounded to float16, and
-``int8``, the weights of convolutions and products and what they read quantised to 8 bits. Printed: the rank
-correlation (Spearman) between the effects that reverse passes tell and those of brute force (each layer's own
-error alone put into the float32 model, and all that follows run again), the predicted error of the outputs
-(√Σ of the squared effects) against the measured one, and the seconds of both ways. Inputs: MODEL.npz
-beside the model where there is one, else seeded.
+Versions of each model are made: ``fp16``, all in float16; ``cast16``, weights and each layer's result
+rounded to float16 and kept in float32; ``int8``, the weights of convolutions and products, and what these
+read, quantised to 8 bits. Printed: the rank correlation (Spearman) between the effects that reverse passes
+tell and those of brute force (each layer's own error alone put into the float32 model, and all that follows
+run again in float64), the predicted error of the outputs (√Σ over layers) against the measured one, and the
+seconds of both ways. Inputs: MODEL.npz beside the model where there is one, else seeded.
 """
 
 import argparse
@@ -39,8 +39,40 @@ Values = Mapping[str, Any]
 # ---- versions of lower precision -----------------------------------------------------------------------
 
 
+def true_half(proto: onnx.ModelProto, values: Values) -> onnx.ModelProto:
+    """Return a copy whose floats are float16, inputs aside; scales of Resize stay."""
+    model = _copy(proto)
+    graph = model.graph
+    kept = {name for node in graph.node if node.op_type == "Resize" for name in node.input[1:3]}
+    tensors = [t for t in graph.initializer if t.name not in kept]
+    tensors += [a.t for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.TENSOR]
+    for tensor in (t for t in tensors if t.data_type == TensorProto.FLOAT):
+        array = np.clip(numpy_helper.to_array(tensor), -HALF_MAX, HALF_MAX).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for attribute in (a for node in graph.node if node.op_type == "Cast" for a in node.attribute if a.i == 1):
+        attribute.i = TensorProto.FLOAT16
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.tensor_type.elem_type == TensorProto.FLOAT:
+            output.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return _with_nodes(model, [*_input_casts(graph), *graph.node])
+
+
+def _input_casts(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    weights = {tensor.name for tensor in graph.initializer}
+    names = {
+        v.name: f"{v.name}·half"
+        for v in graph.input
+        if v.name not in weights and v.type.tensor_type.elem_type == TensorProto.FLOAT
+    }
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+    return [helper.make_node("Cast", [a], [b], to=TensorProto.FLOAT16) for a, b in names.items()]
+
+
 def half(proto: onnx.ModelProto, values: Values) -> onnx.ModelProto:
-    """Return a copy in which weights and results are rounded to float16, where they fit it."""
+    """Return a copy in which weights and results are rounded to float16 and back, where they fit it."""
     model = _copy(proto)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -168,20 +200,20 @@ def measure(path: pathlib.Path, kind: str, passes: list[int], seconds: float) ->
     plain = Tape(interpreter, feeds, changing=())
     if kind == "int8" and max(o.version for o in ref.proto.opset_import if o.domain in ("", "ai.onnx")) < 10:
         return f"{path.stem[:28]:28} int8: its opset has no QuantizeLinear"
-    make = {"fp16": half, "int8": int8}[kind]
+    make = {"fp16": true_half, "cast16": half, "int8": int8}[kind]
     test = Target(open_source(make(ref.proto, {**feeds, **plain.values()})))
     errors, outputs = own_errors(ref, test, feeds)
     tape = Tape(interpreter, feeds, changing=errors.found)
     scales = ranking.scales_of(tape.outputs, outputs)
     if not scales or not any(outputs[n] for n in scales):
         return f"{path.stem[:28]:28} {kind}: nothing of it was converted"
-    injection = ranking.Injection(ref, feeds, scales, exact=False)
+    injection = ranking.Injection(ref, feeds, scales, exact=True)
     found, spent = {}, {}
     for count in passes:
         started = time.process_time()
-        found[count] = ranking.reverse(tape, errors.found, scales, count, 0)
+        found[count] = ranking.reverse(tape, errors, scales, count, 0)
         spent[count] = time.process_time() - started
-    products, cut = found[passes[-1]]
+    products, _, cut = found[passes[-1]]
     order = [k for k in errors.found if k in products and k not in cut and k in injection.main]
     started, brute = time.process_time(), {}
     for key in np.random.default_rng(0).permutation(order):
@@ -195,8 +227,9 @@ def measure(path: pathlib.Path, kind: str, passes: list[int], seconds: float) ->
         effects = {k: float(np.sqrt(np.mean(p * p))) for k, p in found[count][0].items() if k not in cut}
         keys = [k for k in brute if k in effects]
         rho = spearman([effects[k] for k in keys], [brute[k] for k in keys])
-        root = float(np.sqrt(sum(e * e for e in effects.values())))
-        together = float(np.sqrt(np.mean(sum(p for k, p in found[count][0].items() if k not in cut) ** 2)))
+        new = ranking.added(ref, errors, *found[count]).values()
+        root = float(np.sqrt(sum(np.mean(p * p) for p in new)))
+        together = float(np.sqrt(np.mean(sum(new) ** 2)))
         cells.append(
             f"| {count:2} passes {spent[count]:5.1f} s rho {rho:.3f} √Σ/measured {root / measured:5.2f}"
             f" together {together / measured:5.2f}"

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeAlias
 
 from graphdoc.compare.runner import factory
@@ -55,6 +56,8 @@ def attempt(side: Side, feeds: Mapping[str, Any]) -> Trial:
         return Trial(None, cause_of(error), time.thread_time() - started)
     except MemoryError:
         return Trial(None, "not enough memory", time.thread_time() - started)
+    finally:
+        trim()
     return Trial(values, "", time.thread_time() - started)
 
 
@@ -97,7 +100,16 @@ def release(source: Source) -> None:
         for value in graph.initializers.values():
             if isinstance(value.const_value, ExternalWeights):
                 value.const_value.release()
-    if sys.platform.startswith("linux"):
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
-        if trim is not None:
-            trim(0)
+    trim()
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int]:
+    """Return the C library's function that gives freed parts of the heap back; glibc alone has one."""
+    found = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    return found or (lambda pad: 0)
+
+
+def trim() -> None:
+    """Give freed memory back to the system: the next model or runner would not find all of it again."""
+    _malloc_trim()(0)

@@ -7,15 +7,18 @@ import numpy as np
 
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.contraction import floats, tilings
+from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
 from graphdoc.engine.kernels.contraction import Contraction
+from graphdoc.engine.kernels.winograd import Winograd, transformed
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
 
 
 def prepare_contractions(program: Program, target: Target) -> Program:
-    """Return the program with every contraction of floats made ready for ``target``; the same results.
+    """Return the program with every contraction of floats made ready for ``target``.
 
     * An axis of the batch along which b repeats becomes an axis of rows.
     * A constant b is stored in panels: [..., n/width rounded up, k, width], the lanes past n being 0.
+    * A convolution that Winograd's tiles do sooner (``winograd_plan.py``) becomes one; its rounding differs.
     """
     packed: dict[Any, View] = {}
     steps = [_prepared(step, target, packed) for step in program.steps]
@@ -23,18 +26,46 @@ def prepare_contractions(program: Program, target: Target) -> Program:
 
 
 def _prepared(step: Step, target: Target, packed: dict[Any, View]) -> Step:
-    if not isinstance(step.spec, Contraction) or not floats(step) or 0 in step.outputs[0].shape:
+    spec = step.spec
+    if not isinstance(spec, Contraction) or not floats(step) or 0 in step.outputs[0].shape:
         return step
     step = without_repeats(step)
-    b, spec = step.inputs[1], step.spec
-    if spec.packed or b.buffer.kind is not Kind.CONSTANT:
+    if spec.packed or step.inputs[1].buffer.kind is not Kind.CONSTANT:
         return step
+    size = size_for(step, target)
+    return _tiled(step, size, target, packed) if size else _paneled(step, target, packed)
+
+
+def _paneled(step: Step, target: Target, packed: dict[Any, View]) -> Step:
+    """Return a contraction that reads its constant in panels."""
+    spec, b = step.spec, step.inputs[1]
+    assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
     width = tilings(step, target)[0].columns
     key = (b.buffer, b.shape, b.strides, b.offset, spec.batch, width)
     if key not in packed:
         packed[key] = panels(b, spec.batch, width)
-    inputs = (step.inputs[0], packed[key], *step.inputs[2:])
-    return replace(step, spec=replace(spec, packed=width), inputs=inputs)
+    return replace(
+        step, spec=replace(spec, packed=width), inputs=(step.inputs[0], packed[key], *step.inputs[2:])
+    )
+
+
+def _tiled(step: Step, size: int, target: Target, packed: dict[Any, View]) -> Step:
+    """Return a 3×3 convolution by Winograd's tiles of size × size."""
+    spec, w = step.spec, step.inputs[1]
+    assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
+    lanes = lanes_of(w.shape[2], w.shape[3], target)
+    width = 2 * lanes if w.shape[3] % (2 * lanes) == 0 else lanes
+    key = (w.buffer, w.shape, w.strides, w.offset, "tiles", size, width)
+    if key not in packed:
+        data = transformed(w.array(w.buffer.data), size, width)
+        packed[key] = _constant(f"{w.buffer.name}.tiles", data)
+    new = Winograd(size, spec.epilogue, spec.accumulate, width)
+    return replace(step, spec=new, inputs=(step.inputs[0], packed[key], *step.inputs[2:]))
+
+
+def _constant(name: str, data: Any) -> View:
+    """Return a constant's row-major view."""
+    return whole(Buffer(name, data.dtype, data.size, Kind.CONSTANT, data.reshape(-1)), data.shape)
 
 
 def without_repeats(step: Step) -> Step:
@@ -67,7 +98,4 @@ def panels(b: View, batch: int, width: int) -> View:
     for at in range(count):
         part = flat[..., at * width : (at + 1) * width]
         lines[..., at, :, : part.shape[-1]] = part
-    data = lines.reshape(-1)
-    return whole(
-        Buffer(f"{b.buffer.name}.panels", b.buffer.dtype, data.size, Kind.CONSTANT, data), lines.shape
-    )
+    return _constant(f"{b.buffer.name}.panels", lines)

@@ -52,7 +52,10 @@ EXPLAINED: dict[str, dict[str, str]] = {
         "node.inputs[1] is not None": TYPES,
     },
     "parallel": {"value is None": TYPES},
-    "passes": {"tensor is None": TYPES},
+    "passes": {
+        "tensor is None": TYPES,
+        "tensor.nbytes < SMALLEST_HASHED": "(saves a look at what is compared in whole anyway)",
+    },
     "control": {"not readers or not _ranks_differ(node, context)": "(saves looking through the graph twice)"},
     "fold": {"row is None": TYPES, "array is None": TYPES},
 }

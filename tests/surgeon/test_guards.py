@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from graphdoc.surgeon.model import load
+from graphdoc.surgeon.simplify import simplify
 from tests.surgeon import build
 from tests.surgeon.simplify_check import check, parse
 
@@ -258,6 +261,34 @@ def test_a_recurrent_operator_that_starts_from_nothing() -> None:
     assert check(proto).ops == ["GRU", "LSTM"]
 
 
+@pytest.mark.parametrize(("height", "ops"), [(4, ["Relu"]), (8, ["Resize", "Relu"])])
+def test_a_resize_to_a_size(height: int, ops: list[str]) -> None:
+    """It does nothing where the size is what it was."""
+    proto = parse(
+        f"g (float[1,1,4,4] x) => (float[1,1,H,4] y) <int64[4] n = {{1,1,{height},4}}> "
+        "{ a = Resize(x, , , n) y = Relu(a) }"
+    )
+
+    assert check(proto).ops == ops
+
+
+def test_a_split_of_which_one_part_is_read() -> None:
+    """It does not give back its input, whatever nobody reads."""
+    proto = parse(
+        "g (float[N,4] x) => (float[N,2] y) { a, b = Split <axis=1, num_outputs=2> (x) y = Relu(a) }"
+    )
+
+    assert check(proto).ops == ["Split", "Relu"]
+
+
+def test_a_dropout_whose_mask_is_read() -> None:
+    """The reason says so."""
+    result = check(parse("g (float[N,4] x) => (float[N,4] y, bool[N,4] m) { y, m = Dropout(x) }"))
+
+    assert result.ops == ["Dropout"]
+    assert result.reasons("inference-dropout") == ["its mask is used"]
+
+
 # ---- products side by side
 
 
@@ -300,6 +331,30 @@ def test_equal_texts_become_one(count: int) -> None:
     feed = {n: np.array(texts, object) for n in "xz"}
 
     assert len(check(proto, feeds=[feed]).proto.graph.initializer) == 1
+
+
+def test_equal_texts_of_different_objects_become_one() -> None:
+    """In memory, an array of texts holds addresses: those say nothing."""
+    proto = build.model(
+        [
+            helper.make_node("Equal", ["x", "a"], ["c"]),
+            helper.make_node("Equal", ["c", "d"], ["e"]),
+            helper.make_node("Equal", ["x", "b"], ["d"]),
+            helper.make_node("And", ["e", "d"], ["y"]),
+        ],
+        inputs=[build.value("x", [2], TensorProto.STRING)],
+        outputs=[build.value("y", [2], TensorProto.BOOL)],
+        weights=[helper.make_tensor(n, TensorProto.STRING, [2], [b"one", b"two"]) for n in "ab"],
+        opset=19,
+        ir_version=9,
+    )
+    model = load(proto)
+    for name in "ab":
+        texts = [bytes(bytearray(text)) for text in (b"one", b"two")]
+        model.graph.initializers[name].const_value = ir.StringTensor(texts, shape=ir.Shape([2]), name=name)
+
+    simplify(model, fresh=lambda: model)
+    assert len(model.graph.initializers) == 1
 
 
 def test_a_function_named_like_an_operator_may_be_random() -> None:

@@ -1,4 +1,4 @@
-"""Runners on the engine: ``engine`` (level 0) and ``truth`` (the same in float64)."""
+"""Runners on the engine: ``engine`` (level 0), ``engine:1`` (optimised), ``truth`` (level 0 in float64)."""
 
 from collections.abc import Collection, Mapping
 from types import TracebackType
@@ -9,6 +9,8 @@ from graphdoc.compare.runner import Run, RunnerOptions, Sink, Values
 from graphdoc.compare.target import Target
 from graphdoc.engine.device import cupy
 from graphdoc.engine.interpreter import Interpreter, Watch, nbytes
+from graphdoc.engine.level1 import Compiled, compiled
+from graphdoc.engine.scope import Occurrences
 
 
 class EngineRunner:
@@ -25,8 +27,7 @@ class EngineRunner:
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Operators that the table itself does not hold."""
-        served = self.interpreter.served_by.items()
-        return tuple(f"{domain or 'ai.onnx'}::{op}: {by}" for (domain, op), by in sorted(served))
+        return _fallbacks(self.interpreter.served_by)
 
     def untouched(self, feeds: Mapping[str, Any]) -> Values:
         """Return the outputs, no value tapped."""
@@ -66,9 +67,75 @@ class EngineRunner:
         del kind, error, trace
 
 
+class CompiledRunner:
+    """Level 1 as a runner: the model as it is, in programs.
+
+    A tapped value is an output of its program, which fusion then keeps; the untouched run is fused freely.
+    """
+
+    version = __version__
+
+    def __init__(self, name: str, model: Compiled) -> None:
+        self.name = name
+        self.settings = f"level 1, {model.device.name}"
+        self._compiled = model
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Operators that the table itself does not hold."""
+        return _fallbacks(self._compiled.served_by)
+
+    def untouched(self, feeds: Mapping[str, Any]) -> Values:
+        """Return the outputs, no value tapped."""
+        return self._compiled.run(feeds)
+
+    def run(self, feeds: Mapping[str, Any], taps: Collection[str], *, budget: int | None = None) -> Run:
+        """See Runner.run."""
+        names = list(taps)
+        size = len(names) or 1 if budget is None else _PART
+        values: Values = {}
+        cut = False
+        for start in range(0, len(names) or 1, size):
+            values.update(self._compiled.run(feeds, names[start : start + size]))
+            cut = budget is not None and nbytes(list(values.values())) >= budget
+            if cut:
+                break
+        return Run(values, cut=cut)
+
+    def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
+        """See Runner.forced. Values inside subgraphs and functions are not forced, so not told either."""
+        main = {key: value for key, value in given.items() if not isinstance(value, Occurrences)}
+        found = self._compiled.run(feeds, taps, given=main)
+        wanted = frozenset(taps)
+        values = {k: v for k, v in found.items() if k in wanted and not isinstance(v, Occurrences)}
+        return Run(values)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+
+
+_PART = 256
+"""Taps of one run under a memory bound."""
+
+
+def _fallbacks(served_by: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    return tuple(f"{domain or 'ai.onnx'}::{op}: {by}" for (domain, op), by in sorted(served_by.items()))
+
+
 def open_engine(target: Target, options: RunnerOptions) -> EngineRunner:
     """Open the engine on the CPU, operator by operator."""
     return EngineRunner("engine", "level 0, NumPy", Interpreter(target.model, seed=options.seed))
+
+
+def open_engine_1(target: Target, options: RunnerOptions) -> CompiledRunner:
+    """Open the engine on the CPU, optimised."""
+    model = compiled(target.model, threads=options.threads or None, seed=options.seed)
+    return CompiledRunner("engine:1", model)
 
 
 def open_truth(target: Target, options: RunnerOptions) -> EngineRunner:

@@ -90,6 +90,7 @@ BUILT_IN = {
     "ort:cuda": "graphdoc.compare.ort_runner:open_cuda",
     "ort:tensorrt": "graphdoc.compare.ort_runner:open_tensorrt",
     "engine": "graphdoc.compare.engine_runner:open_engine",
+    "engine:1": "graphdoc.compare.engine_runner:open_engine_1",
     "engine:cuda": "graphdoc.compare.engine_runner:open_engine_cuda",
     "truth": "graphdoc.compare.engine_runner:open_truth",
     "reference": "graphdoc.compare.reference_runner:open_reference",

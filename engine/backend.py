@@ -10,6 +10,7 @@ from onnx.backend.base import Backend, BackendRep
 from graphdoc.engine.device import NAMESPACES
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.interpreter import Interpreter
+from graphdoc.engine.level1 import Compiled, compiled
 
 
 def _kind(device: str) -> str:
@@ -19,7 +20,7 @@ def _kind(device: str) -> str:
 class Prepared(BackendRep):
     """A model bound to the engine."""
 
-    def __init__(self, interpreter: Interpreter) -> None:
+    def __init__(self, interpreter: Interpreter | Compiled) -> None:
         self.interpreter = interpreter
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -39,7 +40,7 @@ class Prepared(BackendRep):
 
 
 class GraphdocBackend(Backend):
-    """Level 0 on the CPU, or on a card through CuPy."""
+    """Level 0 on the CPU, or on a card through CuPy; level 1 on the CPU."""
 
     @classmethod
     def prepare(
@@ -52,10 +53,12 @@ class GraphdocBackend(Backend):
         """
         if not cls.supports_device(device):
             raise UsageError(f"the backend runs on CPU and CUDA, not on '{device}'")
+        graph = model if isinstance(model, ir.Model) else ir.from_proto(model)
+        if level == 1 and _kind(device) == "cpu":
+            return Prepared(compiled(graph))
         if level != 0:
-            raise UsageError(f"the backend has level 0, not {level}")
-        xp = NAMESPACES[_kind(device)]()
-        return Prepared(Interpreter(model if isinstance(model, ir.Model) else ir.from_proto(model), xp=xp))
+            raise UsageError(f"the backend has level 0, and level 1 on the CPU, not {level} on '{device}'")
+        return Prepared(Interpreter(graph, xp=NAMESPACES[_kind(device)]()))
 
     @classmethod
     def run_model(

@@ -7,7 +7,7 @@ model (float16 is true half precision), or with ``truth=True`` in float64 wherev
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -79,7 +79,7 @@ class Interpreter:
 
         Raises RunnerError that names the node when an operator fails.
         """
-        run = _Run(self, watch or Watch(taps=frozenset(taps)))
+        run = BodyRun(self, watch or Watch(taps=frozenset(taps)))
         self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
         with np.errstate(all="ignore"):
             frame: Frame = {
@@ -123,10 +123,20 @@ _PROMOTED = frozenset({"float32", "float16", "bfloat16"})
 _NOISY = frozenset({*_PROMOTED, "float64"})
 
 
-class _Run:
+class Owner(Protocol):
+    """Where the values of a run lie."""
+
+    def place(self, value: Any) -> Any: ...
+
+    def fetch(self, value: Any) -> Any: ...
+
+    def normal(self, value: Any) -> Any: ...
+
+
+class BodyRun:
     """One run: what is tapped, forced and timed so far."""
 
-    def __init__(self, owner: Interpreter, watch: Watch) -> None:
+    def __init__(self, owner: Owner, watch: Watch) -> None:
         self.owner = owner
         self.watch = watch
         self.tapped: dict[str, Any] = {}
@@ -193,7 +203,7 @@ class _Run:
         except GraphdocError:
             raise
         except Exception as error:
-            raise _failure(step, arguments, error) from error
+            raise failure(step, arguments, error) from error
         return results if isinstance(results, tuple) else (results,)
 
     def _record(self, key: str, value: Any, *, nested: bool) -> Any:
@@ -249,7 +259,7 @@ def nbytes(value: Any) -> int:
 class _Bound:
     """A subgraph or function body over the frame of the node that holds it (a GraphCallable)."""
 
-    run: _Run
+    run: BodyRun
     body: Body
     frame: Frame
 
@@ -263,7 +273,8 @@ class _Bound:
         return self.run.body(self.body, inner)
 
 
-def _failure(step: Step, arguments: list[Any], error: Exception) -> RunnerError:
+def failure(step: Step, arguments: list[Any], error: Exception) -> RunnerError:
+    """Return what is raised when an operator fails: the node, and the shapes of its inputs."""
     shapes = ", ".join(_describe(a) for a in arguments)
     name = step.node.name or step.keys[0]
     return RunnerError(

@@ -1,13 +1,14 @@
 """Level 1: a model as programs, specialised to the shapes of its inputs.
 
-:class:`Compiled` runs like :class:`graphdoc.engine.interpreter.Interpreter` and means the same, up to rounding. What
-cannot be a program (strings, sequences, random numbers, shapes that follow from contents) runs on level 0
-between programs.
+:class:`Compiled` runs like :class:`graphdoc.engine.interpreter.Interpreter` and means the same, up to
+rounding. What cannot be a program (strings, sequences, random numbers, shapes that follow from contents)
+runs on level 0 between programs.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -19,7 +20,7 @@ from graphdoc.engine.body import Body, Settings, declared
 from graphdoc.engine.device.numpy import NumpyDevice
 from graphdoc.engine.device.protocol import Device
 from graphdoc.engine.errors import GraphdocError
-from graphdoc.engine.interpreter import Feeds, Interpreter, _failure
+from graphdoc.engine.interpreter import BodyRun, Feeds, Interpreter, Watch, failure
 from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.program import Program
 from graphdoc.engine.scope import Occurrences
@@ -35,9 +36,17 @@ from graphdoc.engine.stage import (
     Stage,
     State,
     Visit,
+    Weights,
+    Wishes,
 )
 
 Pass = Callable[[Program], Program]
+
+_GIVEN = "given: "
+"""Marks the keys of given values among a run's arrays."""
+
+_MANY = 8
+"""Specialisations of a graph after which new shapes must come twice to get one."""
 
 _KEPT = 32
 """Specialisations kept of a graph, or of what follows a value; the one unused for longest goes."""
@@ -46,8 +55,8 @@ _KEPT = 32
 class Compiled:
     """A model ready to run on a device.
 
-    model: not changed. device: where programs run; NumPy by default. passes: what is done to each program before
-    the device gets it (fusion). seed: for random operators that have none of their own.
+    model: not changed. device: where programs run; NumPy by default. passes: what is done to each program
+    before the device gets it (fusion). seed: for random operators that have none of their own.
 
     Raises UnsupportedOperatorError when the table lacks an operator of the model.
     """
@@ -65,25 +74,73 @@ class Compiled:
         self.served_by = builder.served_by
         self.input_names = [str(v.name) for v in model.graph.inputs]
         self.output_names = [str(v.name) for v in model.graph.outputs]
-        self.graph = Graph(body, model.opset_imports, self.device, tuple(passes))
+        self.graph = Graph(body, self.device, tuple(passes))
 
-    def run(self, feeds: Feeds, taps: Iterable[str] = ()) -> dict[str, Any]:
-        """Return the outputs and the tapped values by name; as Interpreter.run."""
+    def run(
+        self, feeds: Feeds, taps: Iterable[str] = (), *, given: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the outputs and the tapped values by name; as Interpreter.run.
+
+        given: values of the main graph to go on with in place of the computed ones, so that each layer runs
+        on these inputs; each set of names is a program of its own.
+        """
         self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
-        given = {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
-        tapped: dict[str, Any] = {}
-        outputs = self.graph.run(given, frozenset(taps), tapped)
-        return {**dict(zip(self.output_names, outputs, strict=True)), **tapped}
+        fed = {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+        run = Run(frozenset(taps), {_GIVEN + key: _placed(value) for key, value in (given or {}).items()})
+        outputs = self.graph.run(fed, run)
+        return {**dict(zip(self.output_names, outputs, strict=True)), **run.tapped}
 
     def stages(self) -> list[Stage]:
         """Return the stages made so far, those of bodies left out."""
         return list(self.graph.made())
 
 
+def compiled(model: ir.Model, *, threads: int | None = None, seed: int = 0) -> Compiled:
+    """Return a model as level 1 runs it: fused, as machine code, or by NumPy where llvmlite is missing.
+
+    threads: how many share a step; None: one per processor.
+    """
+    from graphdoc.engine.fuse import fuse
+
+    try:
+        from graphdoc.engine.device.cpu import CpuDevice
+
+        device: Device = CpuDevice(threads)
+    except (ImportError, OSError):
+        device = NumpyDevice()
+    return Compiled(model, device=device, passes=(fuse,), seed=seed)
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run is to do besides, and the tapped values it has found. given: arrays by key of the run."""
+
+    taps: frozenset[str] = frozenset()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    tapped: dict[str, Any] = field(default_factory=dict)
+
+    def wishes(self) -> Wishes:
+        """Return what a stage must know of it."""
+        return Wishes(self.taps, {k.removeprefix(_GIVEN): _hosted(k, v) for k, v in self.given.items()})
+
+    def signature(self) -> Any:
+        """Return what a stage depends on of it."""
+        return self.taps, tuple((key, _kind(value)) for key, value in self.given.items())
+
+
 def _placed(value: Any) -> Any:
     if isinstance(value, list):
         return type(value)(map(_placed, value))
     return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+class _Host:
+    """Arrays are where they are (an owner of BodyRun)."""
+
+    place = fetch = normal = staticmethod(_placed)
+
+
+_HOST = _Host()
 
 
 def _on_level_0(seed: int) -> Any:
@@ -95,28 +152,50 @@ class Graph:
     """A graph and the stages made of it, by the types of what goes in."""
 
     body: Body
-    opsets: Mapping[str, int]
     device: Device
     passes: tuple[Pass, ...]
     stages: OrderedDict[Any, Stage] = field(default_factory=OrderedDict)
-    shared: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    seen: OrderedDict[Any, None] = field(default_factory=OrderedDict)
+    weights: Weights = field(default_factory=Weights)
     inner: dict[int, "Graph"] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
 
-    def run(
-        self, given: Mapping[ir.Value, Any], taps: frozenset[str], tapped: dict[str, Any]
-    ) -> tuple[Any, ...]:
-        """Return the outputs; ``tapped`` is filled. given: inputs and captured values."""
-        env = {str(value.name): array for value, array in given.items()}
-        signature = (taps, tuple((value, _kind(array)) for value, array in given.items()))
-        stage = self._stage(self.stages, signature, lambda: self._first(given), taps)
+    def run(self, fed: Mapping[ir.Value, Any], run: Run) -> tuple[Any, ...]:
+        """Return the outputs. fed: inputs and captured values.
+
+        Shapes that come once are not worth a program: where many have been seen, new ones run on level 0 the
+        first time.
+        """
+        signature = (run.signature(), tuple((value, _kind(array)) for value, array in fed.items()))
+        if signature not in self.stages and not run.given and self._is_rare(signature):
+            return self._on_level_0(fed, run)
+        env = {str(value.name): array for value, array in fed.items()}
+        env.update(run.given)
+        stage = self._stage(self.stages, signature, lambda: self._first(fed), run)
         while True:
-            self._run(stage, env, taps, tapped)
-            rest = stage.rest
-            if rest is None:
+            self._run(stage, env, run)
+            if stage.rest is None:
                 return tuple(None if s is None else _value(env, s) for s in stage.results)
-            found = tuple(_asked(env[key], key in rest.conditions) for key in rest.asked)
-            stage = self._stage(stage.next, found, lambda: _refined(rest, env), taps)
+            stage = self._next(stage, stage.rest, env, run)
+
+    def _is_rare(self, signature: Any) -> bool:
+        """Return whether shapes are seen for the first time after many others; note that they are seen."""
+        with self.lock:
+            rare = len(self.stages) >= _MANY and signature not in self.seen
+            self.seen[signature] = None
+            while len(self.seen) > 2 * _KEPT:
+                self.seen.popitem(last=False)
+            return rare
+
+    def _on_level_0(self, fed: Mapping[ir.Value, Any], run: Run) -> tuple[Any, ...]:
+        below = BodyRun(_HOST, Watch(taps=run.taps))
+        below.tapped = run.tapped
+        with np.errstate(all="ignore"):
+            return below.body(self.body, dict(fed))
+
+    def _next(self, stage: Stage, rest: Rest, env: Mapping[str, Any], run: Run) -> Stage:
+        found = tuple(_asked(env[key], key in rest.conditions) for key in rest.asked)
+        return self._stage(stage.next, found, lambda: _refined(rest, env), run)
 
     def made(self) -> Iterable[Stage]:
         """Yield every stage."""
@@ -128,17 +207,21 @@ class Graph:
 
     # ---- making -----------------------------------------------------------------------------------
 
-    def _stage(self, table: Any, key: Any, rest: Callable[[], Rest], taps: frozenset[str]) -> Stage:
-        with self.lock:
-            stage: Stage | None = table.get(key)
-            if stage is None:
-                stage = table[key] = self._made(rest(), taps)
+    def _stage(self, table: OrderedDict[Any, Stage], key: Any, rest: Callable[[], Rest], run: Run) -> Stage:
+        stage = table.get(key)
+        if stage is None:
+            with self.lock:
+                stage = table.get(key)
+                if stage is None:
+                    stage = table[key] = self._made(rest(), run)
                 while len(table) > _KEPT:
-                    table.pop(next(iter(table)))
-            return stage
+                    table.popitem(last=False)
+        with suppress(KeyError):  # another thread may have dropped it meanwhile
+            table.move_to_end(key)
+        return stage
 
-    def _made(self, rest: Rest, taps: frozenset[str]) -> Stage:
-        stage = Builder(self.body, rest, self.opsets, taps, self.shared).build()
+    def _made(self, rest: Rest, run: Run) -> Stage:
+        stage = Builder(self.body, rest, run.wishes(), self.weights).build()
         for part in stage.parts:
             if isinstance(part, Segment):
                 for each in self.passes:
@@ -146,9 +229,9 @@ class Graph:
                 part.executable = self.device.load(part.program)
         return stage
 
-    def _first(self, given: Mapping[ir.Value, Any]) -> Rest:
-        states: dict[Place, State] = {(0, v): Known(array) for v, array in self.body.constants.items()}
-        for value, array in given.items():
+    def _first(self, fed: Mapping[ir.Value, Any]) -> Rest:
+        states: dict[Place, State] = {(0, v): Known(a, shared=True) for v, a in self.body.constants.items()}
+        for value, array in fed.items():
             states[0, value] = _hosted(str(value.name), array)
         for value in self.body.inputs:
             states.setdefault((0, value), Known(None))
@@ -157,25 +240,24 @@ class Graph:
 
     # ---- running ----------------------------------------------------------------------------------
 
-    def _run(self, stage: Stage, env: dict[str, Any], taps: frozenset[str], tapped: dict[str, Any]) -> None:
+    def _run(self, stage: Stage, env: dict[str, Any], run: Run) -> None:
         for part, frees in zip(stage.parts, stage.frees, strict=True):
             if isinstance(part, Segment):
                 program = part.program
                 results = part.executable.run([env[key] for key in program.inputs])
                 env.update(zip(program.outputs, results, strict=True))
             else:
-                self._host(part, env, taps, tapped)
+                self._host(part, env, run)
             for key in frees:
                 env.pop(key, None)
         for key, (source, nested) in stage.taps.items():
-            _tap(tapped, key, _value(env, source), nested=nested)
+            _tap(run.tapped, key, _value(env, source), nested=nested)
 
-    def _host(
-        self, part: HostNode, env: dict[str, Any], taps: frozenset[str], tapped: dict[str, Any]
-    ) -> None:
+    def _host(self, part: HostNode, env: dict[str, Any], run: Run) -> None:
         arguments = [_value(env, source) for source in part.inputs]
+        inner = Run(run.taps, tapped=run.tapped)
         bodies = {
-            name: Bound(self._inner(body), [_value(env, s) for s in part.captured[name]], taps, tapped)
+            name: Bound(self._inner(body), [_value(env, s) for s in part.captured[name]], inner)
             for name, body in part.node.bodies.items()
         }
         try:
@@ -184,7 +266,7 @@ class Graph:
         except GraphdocError:
             raise
         except Exception as error:
-            raise _failure(part.node, arguments, error) from error
+            raise failure(part.node, arguments, error) from error
         listed = results if isinstance(results, tuple) else (results,)
         env.update(zip(part.outputs, map(_placed, listed), strict=False))
 
@@ -192,7 +274,7 @@ class Graph:
         with self.lock:
             found = self.inner.get(id(body))
             if found is None:
-                found = self.inner[id(body)] = Graph(body, self.opsets, self.device, self.passes)
+                found = self.inner[id(body)] = Graph(body, self.device, self.passes, weights=self.weights)
             return found
 
 
@@ -202,8 +284,7 @@ class Bound:
 
     graph: Graph
     captured: Sequence[Any]
-    taps: frozenset[str]
-    tapped: dict[str, Any]
+    run: Run
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
@@ -211,9 +292,9 @@ class Bound:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         body = self.graph.body
-        given = dict(zip(body.captured, self.captured, strict=True))
-        given.update(zip(body.inputs, inputs, strict=False))
-        return self.graph.run(given, self.taps, self.tapped)
+        fed = dict(zip(body.captured, self.captured, strict=True))
+        fed.update(zip(body.inputs, inputs, strict=False))
+        return self.graph.run(fed, self.run)
 
 
 def _value(env: Mapping[str, Any], source: Source) -> Any:

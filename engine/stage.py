@@ -1,12 +1,14 @@
 """One graph at known shapes → parts: programs, and nodes that level 0 runs between them.
 
-Nodes are visited once, in order. What follows from constants and shapes alone is computed on the way; a node with
-a lowering joins the program of its level, any other becomes a host node. A level is a program and the host nodes
-that wait for it: a node stands at the lowest level at which its inputs are there, so that programs are few and
-large. A node that needs the shape of what only a run can tell (how many elements are not zero, which branch of an
-If) is put off; the run goes on from there with a stage of its own, made for what it then finds.
+Nodes are visited once, in order. What follows from constants and shapes alone is computed on the way; a node
+with a lowering joins the program of its level, any other becomes a host node. A level is a program and the
+host nodes that wait for it: a node stands at the lowest level at which its inputs are there, so that programs
+are few and large. A node that needs the shape of what only a run can tell (how many elements are not zero,
+which branch of an If) is put off; the run goes on from there with a stage of its own, made for what it then
+finds.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,9 +39,13 @@ _FOLLOWED = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A value that is the same in every run of these shapes; None stands for an omitted input."""
+    """A value that is the same in every run of these shapes; None stands for an omitted input.
+
+    shared: it follows from the weights alone, whatever the shapes.
+    """
 
     value: Any
+    shared: bool = False
 
     @property
     def type(self) -> TensorType:
@@ -113,9 +119,8 @@ class Segment:
         """Return the view of an input, new or not."""
         if key not in self.program.inputs:
             shape = tuple(int(d) for d in known.shape or ())  # type: ignore[arg-type]
-            assert known.dtype is not None
             size = int(np.prod(shape, dtype=np.int64))
-            self.program.inputs[key] = whole(Buffer(key, known.dtype, size, Kind.INPUT), shape)
+            self.program.inputs[key] = whole(Buffer(key, np.dtype(known.dtype), size, Kind.INPUT), shape)
         return self.program.inputs[key]
 
     def give(self, key: str, view: View) -> None:
@@ -143,8 +148,8 @@ Part: TypeAlias = Segment | HostNode
 class Rest:
     """What is left of a graph, and the states of what it reads.
 
-    parents: by frame, the one around it, -1 for none. asked: keys of what a run must tell before the rest can be
-    made, conditions: those whose content counts, not their type. fresh: nothing of the graph is done yet.
+    parents: by frame, the one around it, -1 for none. asked: keys of what a run must tell before the rest can
+    be made, conditions: those whose content counts, not their type. fresh: nothing of the graph is done yet.
     """
 
     items: list[Item]
@@ -169,32 +174,63 @@ class Stage:
     taps: dict[str, tuple[Source, bool]]
     frees: list[list[str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
-    next: dict[Any, "Stage"] = field(default_factory=dict)
+    next: OrderedDict[Any, "Stage"] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a run asks for besides the outputs.
+
+    taps: keys of values to return. given: by key, where a run finds the value to go on with in place of the
+    computed one.
+    """
+
+    taps: frozenset[str] = frozenset()
+    given: Mapping[str, "Hosted"] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Weights:
+    """What follows from the weights of a model alone, kept for all its stages.
+
+    views: of constant arrays, by identity. folded: results of nodes, by the node and its inputs.
+    """
+
+    views: dict[int, tuple[Any, View]] = field(default_factory=dict)
+    folded: dict[tuple[int, ...], tuple[Any, tuple[Any, ...] | None]] = field(default_factory=dict)
+
+    def fold(self, node: Node, inputs: Sequence["Known"]) -> tuple[Any, ...] | None:
+        """Return the outputs of a node of shared constants, computed once."""
+        key = (id(node), *(id(known.value) for known in inputs))
+        if key not in self.folded:
+            values = [known.value for known in inputs]
+            self.folded[key] = (node, values), _folded(node, inputs)  # keeps alive what the key names
+        return self.folded[key][1]
 
 
 class Builder:
     """Makes one stage.
 
-    body: the graph. rest: where the stage begins. opsets: the versions of the domains, for look-ups in the
-    table. taps: keys of values to return besides. shared: constants as views, by the identity of the array.
+    body: the graph. rest: where the stage begins. wishes: what the run is to do besides. weights: what all
+    stages of a model share.
     """
 
     def __init__(
         self,
         body: Body,
         rest: Rest,
-        opsets: Mapping[str, int],
-        taps: frozenset[str],
-        shared: dict[int, tuple[Any, View]],
+        wishes: "Wishes",
+        weights: "Weights",
     ) -> None:
         self.body = body
         self.states = rest.states
         self.parents = list(rest.parents)
         self.items = rest.items
         self.fresh = rest.fresh
-        self.opsets = opsets
-        self.taps = taps
-        self.shared = shared
+        self.taps = wishes.taps
+        self.given = wishes.given
+        self.weights = weights
+        self.constants: dict[int, tuple[Any, View]] = {}
         self.segments: dict[int, Segment] = {}
         self.hosts: dict[int, list[HostNode]] = {}
         self.put_off: list[Item] = []
@@ -240,9 +276,11 @@ class Builder:
         return None
 
     def _put(self, place: Place, key: str, state: State) -> None:
-        self.states[place] = state
         if key in self.taps:
             self.tapped[key] = state, place[0] > 0 or self.body.scope != MAIN
+        if key in self.given:
+            state = self.given[key]
+        self.states[place] = state
         if isinstance(state, Computed) and key:
             self.segments[state.level].program.values[key] = state.view
 
@@ -329,10 +367,10 @@ class Builder:
 
     def _branch(self, item: Visit) -> None:
         condition = self._find(item.frame, item.node.inputs[0])  # type: ignore[arg-type]
-        if not isinstance(condition, Known):
-            assert condition is not None
+        if isinstance(condition, Computed | Hosted):
             self.asked[condition.key] = None
             self.conditions.add(condition.key)
+        if not isinstance(condition, Known):
             self._later(item)
             return
         chosen = "then_branch" if bool(np.reshape(condition.value, ())) else "else_branch"
@@ -343,7 +381,7 @@ class Builder:
         self.parents.append(parent)
         frame = len(self.parents) - 1
         for value, array in body.constants.items():
-            self.states[frame, value] = Known(array)
+            self.states[frame, value] = Known(array, shared=True)
         return frame
 
     def _enter(self, item: Visit, body: Body, frame: int) -> None:
@@ -356,10 +394,12 @@ class Builder:
     def _compute(self, item: Visit, inputs: list[State]) -> None:
         node, row = item.node, self._row(item.node)
         random = row is not None and row.random
-        if all(isinstance(s, Known) for s in inputs) and not random and not node.bodies:
-            results = _folded(node, inputs)
+        constants = [s for s in inputs if isinstance(s, Known)]
+        if len(constants) == len(inputs) and not random and not node.bodies:
+            shared = all(s.shared or s.value is None for s in constants)
+            results = self.weights.fold(node, constants) if shared else _folded(node, constants)
             if results is not None:
-                self._outputs(item, [Known(value) for value in results])
+                self._outputs(item, [Known(value, shared) for value in results])
                 return
         if random and self.random_put_off:
             self._later(item)
@@ -419,17 +459,18 @@ class Builder:
 
     def _view(self, segment: Segment, level: int, state: State) -> View:
         if isinstance(state, Known):
-            return self._constant(state.value)
+            return self._constant(state)
         if isinstance(state, Computed) and state.level == level:
             return state.view
         self._source(state)
         return segment.take(state.key, state.type)
 
-    def _constant(self, array: Any) -> View:
-        found = self.shared.get(id(array))
-        if found is None:
-            found = self.shared[id(array)] = (array, constant(array))
-        return found[1]
+    def _constant(self, known: Known) -> View:
+        views = self.weights.views if known.shared else self.constants
+        array = known.value
+        if id(array) not in views:
+            views[id(array)] = (array, constant(array))
+        return views[id(array)][1]
 
     # ---- host nodes -------------------------------------------------------------------------------
 
@@ -475,11 +516,11 @@ def _ready(state: State) -> int:
     return max(0, state.level + isinstance(state, Hosted))
 
 
-def _folded(node: Node, inputs: Sequence[State]) -> tuple[Any, ...] | None:
+def _folded(node: Node, inputs: Sequence[Known]) -> tuple[Any, ...] | None:
     """Return the outputs of a node of constants, None when it refuses them: then the run says why."""
     try:
         with np.errstate(all="ignore"):
-            results = node.run(*(s.value for s in inputs if isinstance(s, Known)))
+            results = node.run(*(known.value for known in inputs))
     except Exception:  # noqa: BLE001 (level 0 runs it again and words what is wrong)
         return None
     listed = results if isinstance(results, tuple) else (results,)

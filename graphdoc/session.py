@@ -9,30 +9,46 @@ from graphdoc.engine.device import NAMESPACES
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.engine.interpreter import Interpreter
+from graphdoc.engine.level1 import Compiled, compiled
 from graphdoc.surgeon.model import open_source
+from graphdoc.surgeon.simplify import simplify as simplified
 
 
 class Session:
     """A model ready to run.
 
     model: a path, bytes, ModelProto or onnx_ir.Model.
-    device: "cpu", or "cuda" (CuPy); level: 0 (operator by operator). truth: compute floats in float64.
+    device: "cpu", or "cuda" (CuPy). level: 0 (operator by operator), or on the CPU 1 (optimised: fused, as
+    machine code made for the shapes of the inputs). truth: compute floats in float64 (level 0).
+    threads: of level 1; None: one per processor. simplify: whether level 1 simplifies the model first; values
+    that this does away with cannot be tapped.
 
     Raises ModelError, UnsupportedOperatorError, UsageError for a device or level this version lacks,
     RunnerError where CuPy or a card is missing.
     """
 
     def __init__(
-        self, model: Model, *, device: str = "cpu", level: int = 0, truth: bool = False, seed: int = 0
+        self,
+        model: Model,
+        *,
+        device: str = "cpu",
+        level: int = 0,
+        truth: bool = False,
+        seed: int = 0,
+        threads: int | None = None,
+        simplify: bool = True,
     ) -> None:
-        if device not in NAMESPACES or level != 0:
-            raise UsageError(
-                f"this version runs level 0 on {' and '.join(NAMESPACES)}, not level {level} on '{device}'",
-                next_step='Session(model, device="cpu", level=0)',
-            )
-        xp = NAMESPACES[device]()
-        self._target = Target(open_source(model))
-        self._interpreter = Interpreter(self._target.model, xp=xp, truth=truth, seed=seed)
+        _check(device, level, truth)
+        source = open_source(model)
+        self._runs: Interpreter | Compiled
+        if level == 1:
+            found = simplified(source.model).model if simplify else source.model
+            self._target = Target(open_source(found))
+            self._runs = compiled(self._target.model, threads=threads, seed=seed)
+        else:
+            self._target = Target(source)
+            xp = NAMESPACES[device]()
+            self._runs = Interpreter(self._target.model, xp=xp, truth=truth, seed=seed)
 
     @property
     def taps(self) -> list[str]:
@@ -47,4 +63,15 @@ class Session:
         Raises InputError when the feeds do not fit, RunnerError when an operator fails.
         """
         check_feeds(self._target.model, feeds)
-        return self._interpreter.run(feeds, taps)
+        return self._runs.run(feeds, taps)
+
+
+def _check(device: str, level: int, truth: bool) -> None:
+    """Raise UsageError for what this version does not run."""
+    if device in NAMESPACES and (level == 0 or (level == 1 and device == "cpu" and not truth)):
+        return
+    wanted = f"level {level} on '{device}'" + (" in float64" if truth else "")
+    raise UsageError(
+        f"this version runs level 0 on {' and '.join(NAMESPACES)} and level 1 on cpu, not {wanted}",
+        next_step='Session(model, device="cpu", level=0)',
+    )

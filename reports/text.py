@@ -225,14 +225,15 @@ _COLUMNS = (
 
 
 def _rows_left(comparison: Comparison) -> int:
-    """Return how many layers, 1 to 5, leave everything on one screen.
+    """Return how many layers, 1 to 5, leave everything on one screen; 5 where a ranking was asked for.
 
     It is counted for 80 columns whatever the output, so that a pipe gets the same rows.
     """
     style = Style(SENTENCE_WIDTH, color=False, pipe=False, unicode=True)
     others = (_verdict, _facts, _next_steps, _remarks)
     lines = [len(block(comparison, style)) for block in others]
-    return max(1, min(5, SCREEN - sum(n + 1 for n in lines if n) - 1))
+    least = 5 if comparison.ranking else 1
+    return max(least, min(5, SCREEN - sum(n + 1 for n in lines if n) - 1))
 
 
 def _table(layers: Sequence[Layer], style: Style) -> list[str]:

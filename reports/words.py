@@ -173,8 +173,11 @@ def link_parts(text: str, count: int) -> tuple[tuple[str, int | None], ...]:
 
 
 def effect(layer: Layer) -> str:
-    """Return a layer's part in the error of the outputs: 34 %."""
-    return UNKNOWN if layer.propagated_share is None else f"{number(100 * layer.propagated_share)} %"
+    """Return a layer's part in the error of the outputs: 34 %, or <0.01 %."""
+    share = layer.propagated_share
+    if share is None:
+        return UNKNOWN
+    return "<0.01 %" if 0 < share < 1e-4 else f"{number(100 * share)} %"
 
 
 def status(layer: Layer) -> str:

@@ -9,7 +9,7 @@ from graphdoc.engine.ops.einsum import parse
 from graphdoc.engine.ops.gradient import as_input, derivative, matmul
 from graphdoc.engine.ops.pool import divisors_of
 from graphdoc.engine.ops.table import Array, Call
-from graphdoc.engine.ops.window import Ints, Window, sliding, taps
+from graphdoc.engine.ops.window import Ints, Window, axis_taps, sliding, taps
 
 # ---- products ------------------------------------------------------------------------------------------
 
@@ -151,10 +151,19 @@ def average_pool(
     window = sliding(x.shape[2:], kernel_shape, **attributes)
     include = bool(count_include_pad)
     share = dy / divisors_of(call.xp, window, x.shape[2:], include_pad=include, dtype=x.dtype)
-    dx = call.xp.zeros(x.shape, x.dtype)
-    for _, positions, elements in taps(window, x.shape[2:]):
-        dx[(..., *elements)] += share[(..., *positions)]
-    return (dx,)
+    return (_spread(call, share, x, window),)
+
+
+def _spread(call: Call, share: Array, x: Array, window: Window) -> Array:
+    """Return, in the shape of x, the sum over all windows of what each has, one axis after the other."""
+    for axis, size in enumerate(x.shape[2:]):
+        lead = (slice(None),) * (axis + 2)
+        wider = call.xp.zeros((*share.shape[: axis + 2], size, *share.shape[axis + 3 :]), x.dtype)
+        for pair in axis_taps(window, axis, size):
+            if pair is not None:
+                wider[(*lead, pair[1])] += share[(*lead, pair[0])]
+        share = wider
+    return share
 
 
 @derivative("MaxPool")
@@ -187,7 +196,4 @@ def lp_pool(
     window = sliding(x.shape[2:], kernel_shape, **attributes)
     power = call.xp.sign(x) * call.xp.abs(x) ** (p - 1)
     share = dy / call.xp.where(y == 0, 1, y).astype(x.dtype) ** (p - 1)
-    dx = call.xp.zeros(x.shape, x.dtype)
-    for _, positions, elements in taps(window, x.shape[2:]):
-        dx[(..., *elements)] += share[(..., *positions)]
-    return ((dx * power).astype(x.dtype, copy=False),)
+    return ((_spread(call, share, x, window) * power).astype(x.dtype, copy=False),)

@@ -16,7 +16,7 @@ const table = (() => {
     figureColumn("Total", "error", 1),
     { title: "Of limit", width: 64, grow: 0.6, key: (i) => figure("ofLimit", i), cell: barCell, rank: 5 },
     { title: "Effect", source: "effect", width: 56, num: true, down: true, rank: 2, key: (i) => figure("effect", i),
-      cell: (e, i) => { e.textContent = figure("effect", i) === null ? UNKNOWN : number(100 * figure("effect", i)) + " %"; } },
+      cell: (e, i) => { e.textContent = figure("effect", i) === null ? UNKNOWN : effectWords(figure("effect", i)); } },
     { title: "Status", width: 96, key: (i) => -data.status[i], cell: statusCell, rank: 0, down: true },
   ].filter((column) => !column.source || has(column.source));
   let columns = all, order = [], rows = [], painting = 0, letters = 24;
@@ -27,6 +27,10 @@ const table = (() => {
   function figureColumn(title, source, rank) {
     return { title, source, width: title.length > 6 ? 66 : 54, num: true, rank, down: true,
       key: (i) => figure(source, i), cell: (e, i) => { e.textContent = number(figure(source, i)); } };
+  }
+
+  function effectWords(share) {
+    return share > 0 && share < 1e-4 ? "<0.01 %" : number(100 * share) + " %";
   }
 
   function size(i) {

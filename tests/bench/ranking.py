@@ -23,8 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphdoc import make_inputs
 from graphdoc.compare import ranking
 from graphdoc.compare.engine_runner import open_engine
-from graphdoc.compare.findings import with_between
-from graphdoc.compare.metrics import MismatchError, distance, ratio
+from graphdoc.compare.findings import measure_all
 from graphdoc.compare.runner import RunnerOptions
 from graphdoc.compare.target import Target
 from graphdoc.engine.interpreter import Interpreter
@@ -164,25 +163,16 @@ def _pair(name: str, value: Any, model: onnx.ModelProto) -> list[onnx.NodeProto]
 
 
 def own_errors(ref: Target, test: Target, feeds: Values) -> tuple[ranking.OwnErrors, dict[str, float]]:
-    """Return the own errors of B's layers, and the relative error of each output."""
+    """Return the own errors of B's layers and the relative error of each output, as a comparison does."""
     a, b = (open_engine(target, RunnerOptions()) for target in (ref, test))
     shared = {p.key for p in test.points}
-    keys = [p.key for p in ref.points if p.key in shared]
-    feeding = test.feeding(set(keys))
-    values = a.run(feeds, keys).values
+    points = [p for p in ref.points if p.key in shared]
     errors = ranking.OwnErrors(8 << 30)
-    forced = b.forced(feeds, values, with_between(keys, feeding)).values
-    for key in keys:
-        if key in values and key in forced:
-            errors.note(key, values[key], forced[key])
-    outputs = b.run(feeds, []).values
-    found = {}
-    for name in ref.outputs:
-        try:
-            found[name] = ratio(*distance(values.get(name, feeds.get(name)), outputs[name]))
-        except (MismatchError, TypeError, KeyError):
-            continue
-    return errors, found
+    found = measure_all(
+        a, b, (feeds, feeds), points, ref.outputs, dict(ref.constants), budget=8 << 30, tolerance=None,
+        feeding=test.feeding({p.key for p in points}), collect=errors.note,
+    ).findings  # fmt: skip
+    return errors, {f.point.key: f.metrics.error for f in found if f.point.is_output and f.metrics}
 
 
 def spearman(a: list[float], b: list[float]) -> float:

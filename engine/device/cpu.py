@@ -12,7 +12,9 @@ from graphdoc.engine.device.llvm import driver
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.compiler import addresses, host_target
 from graphdoc.engine.device.llvm.emit import emit, likeness
+from graphdoc.engine.device.llvm.pack import prepare_contractions
 from graphdoc.engine.device.llvm.pool import pool, share
+from graphdoc.engine.device.llvm.rows_pack import prepare_rows
 from graphdoc.engine.device.llvm.table import Context, Span, Table
 from graphdoc.engine.errors import InputError, RunnerError
 from graphdoc.engine.memory import aligned, plan
@@ -48,7 +50,9 @@ class CpuDevice:
         driver.steps_function(self.target)
 
     def load(self, program: Program) -> "CpuExecutable":
-        """Make a program ready: kernels, machine code, places in memory."""
+        """Make a program ready: weights packed, kernels, machine code, places in memory."""
+        program = prepare_contractions(program, self.target)
+        program = prepare_rows(program)
         return CpuExecutable(program, kernels(program, self.target), self.target, self.threads)
 
 
@@ -184,11 +188,15 @@ class CpuExecutable:
         started = time.perf_counter()
         step = self.program.steps[number]
         memory = self._table.host_memory(context, callers)
-        with np.errstate(all="ignore"):
-            step.spec.evaluate(
-                [v.array(memory[v.buffer]) for v in step.inputs],
-                [v.array(memory[v.buffer]) for v in step.outputs],
-            )
+        try:
+            with np.errstate(all="ignore"):
+                step.spec.evaluate(
+                    [v.array(memory[v.buffer]) for v in step.inputs],
+                    [v.array(memory[v.buffer]) for v in step.outputs],
+                )
+        except RunnerError as error:
+            named = f"runner engine failed at '{_name(step)}': {error.cause}"
+            raise RunnerError(named, where=error.where, next_step=error.next_step) from error
         if times is not None:
             times.append(time.perf_counter() - started)
 
@@ -198,8 +206,7 @@ class CpuExecutable:
         context.status[:] = 0
         self._free.append(context)
         raise RunnerError(
-            f"an index lies outside its axis in '{_name(self.program.steps[first])}'",
-            where="engine, device cpu",
+            f"runner engine failed at '{_name(self.program.steps[first])}': an index lies outside its axis",
         )
 
 

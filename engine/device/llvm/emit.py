@@ -54,7 +54,7 @@ def emit(step: Step, target: Target, tactic: str | None = None) -> Kernel | None
     functions = _emitter(type(step.spec).__name__)
     if functions is None or any(0 in view.shape for view in step.outputs):
         return None
-    return functions[0](step, target, tactic or functions[1](step, target)[0])  # type: ignore[no-any-return]
+    return functions[0](step, target, tactic)  # type: ignore[no-any-return]
 
 
 def tactics(step: Step, target: Target) -> list[str]:

@@ -154,7 +154,7 @@ out:
     plain = toy.kernel(program.steps[0])
     executable = loaded(program, 1, [plain, Kernel(text, (5,), status=True)])
     assert executable.run([np.ones(5, np.float32)])[0][0] == 2.0
-    with pytest.raises(RunnerError, match="outside its axis in 'y'"):
+    with pytest.raises(RunnerError, match="at 'y': an index lies outside"):
         executable.run([-np.ones(5, np.float32)])
 
     assert executable.run([np.ones(5, np.float32)])[0][0] == 2.0

@@ -1,5 +1,6 @@
 """Attributes of two nodes, compared by bits; an axis counted from the end is one counted from the start."""
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,8 +11,9 @@ import onnx.defs
 import onnx_ir as ir
 
 from graphdoc.surgeon.align_ops import is_default
-from graphdoc.surgeon.diff_weights import content
+from graphdoc.surgeon.diff_weights import content, distance
 from graphdoc.surgeon.pieces import attribute_type
+from graphdoc.surgeon.types import dtype_name
 
 T = ir.AttributeType
 
@@ -74,11 +76,55 @@ _READ: Mapping[T, Callable[[Any], Any]] = {
     T.INTS: lambda v: tuple(int(i) for i in v),
     T.FLOATS: lambda v: tuple(struct.pack("<f", i) for i in v),
     T.STRINGS: lambda v: tuple(_octets(i) for i in v),
-    T.TENSOR: lambda v: content(v),
-    T.TENSORS: lambda v: tuple(content(i) for i in v),
+    T.TENSOR: lambda v: Held(v),
+    T.TENSORS: lambda v: tuple(Held(i) for i in v),
     T.SPARSE_TENSOR: lambda v: _sparse(v),
     T.SPARSE_TENSORS: lambda v: tuple(_sparse(i) for i in v),
 }
+
+
+class Held(tuple[Any, ...]):
+    """The dtype, shape and digest of a tensor, which it is equal by; and the tensor itself, for words."""
+
+    tensor: ir.TensorProtocol
+
+    def __new__(cls, tensor: ir.TensorProtocol) -> "Held":
+        """Read the tensor once. Raises ModelError for data that is not there."""
+        made = super().__new__(cls, content(tensor))
+        made.tensor = tensor
+        return made
+
+    def __str__(self) -> str:
+        """Return dtype and shape, and the elements where they are few: ``float32[2] {1.0, 2.0}``."""
+        code, shape, _ = self
+        text = f"{dtype_name(code)}[{'×'.join(map(str, shape))}]"
+        if not 0 < math.prod(shape) <= FEW:
+            return text
+        return f"{text} {{{', '.join(map(_element, self.tensor.numpy().reshape(-1)))}}}"
+
+
+FEW = 4
+"""Elements of a tensor up to which all of them are shown."""
+
+
+def _element(item: Any) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+
+
+def _moved(left: Held, right: Held) -> str:
+    """Return how far two tensors of one dtype and shape lie apart, "" where they cannot be subtracted."""
+    arrays = [side.tensor.numpy() for side in (left, right)]
+    if left[:2] != right[:2] or arrays[0].dtype.kind in "OSUc":
+        return ""
+    relative, largest, differing = distance(*arrays)
+    parts = [f"{differing} of {arrays[0].size} elements differ"]
+    if relative == 0.0 and differing == 0:
+        parts = ["only the signs of zeros or the bits of NaN differ"]
+    elif relative is not None and largest is not None:
+        parts.append(f"by at most {largest:.3g}")
+        if math.isfinite(relative):
+            parts.append(f"the change's norm is {relative:.2g} of the original's")
+    return f" ({', '.join(parts)})"
 
 
 def _bits(kind: T, value: Any) -> Any:
@@ -130,7 +176,9 @@ def shown(entry: Any) -> str:
     if kind in (T.FLOATS, T.STRINGS, T.INTS):
         text = f"[{', '.join(_item(item, kind) for item in value)}]"
         return text if len(text) <= 60 else f"{text[:57]}…"
-    return "a tensor" if kind in _READ and kind != T.INT else str(value)
+    if kind == T.TENSORS:
+        return f"[{', '.join(map(str, value))}]"
+    return f"a sparse tensor {list(value[0])}" if kind == T.SPARSE_TENSOR else str(value)
 
 
 def _item(value: Any, kind: T) -> str:
@@ -140,7 +188,16 @@ def _item(value: Any, kind: T) -> str:
 
 
 def _near(left: Any, right: Any) -> str:
-    if left is None or right is None or left[0] != T.FLOAT or right[0] != T.FLOAT:
+    if left is None or right is None or left[0] != right[0]:
+        return ""
+    if left[0] == T.TENSOR:
+        return _moved(left[1], right[1])
+    if left[0] == T.SPARSE_TENSOR:
+        names = ("shapes", "values", "indices")
+        return (
+            f" (other {' and '.join(n for n, p, q in zip(names, left[1], right[1], strict=True) if p != q)})"
+        )
+    if left[0] != T.FLOAT:
         return ""
     apart = abs(int(np.frombuffer(left[1], "<i4")[0]) - int(np.frombuffer(right[1], "<i4")[0]))
     return " (one unit in the last place)" if apart == 1 else ""

@@ -1,6 +1,7 @@
 """What changed between two models is found and named; what did not change is not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,6 +81,72 @@ def test_an_attribute() -> None:
 
     assert [(c.kind, c.a, c.details) for c in changed(pad).nodes] == [("attributes", "flat", ("axis 1 → 2",))]
     assert changed(spell_out)
+
+
+RAMP = np.arange(8, dtype=np.float32)
+
+TENSORS = {
+    "a few elements": (
+        np.float32([1, -0.5]),
+        np.float32([1, 0.5]),
+        "float32[2] {1.0, -0.5} → float32[2] {1.0, 0.5}",
+        " (1 of 2 elements differ, by at most 1, the change's norm is 0.89 of the original's)",
+    ),
+    "many elements": (
+        RAMP,
+        RAMP + np.float32([0, 0, 0, 0, 0, 0, 0, 7]),
+        "float32[8] → float32[8]",
+        " (1 of 8 elements differ, by at most 7, the change's norm is 0.59 of the original's)",
+    ),
+    "a dtype": (RAMP, RAMP.astype(np.float16), "float32[8] → float16[8]", ""),
+    "a shape": (RAMP, RAMP.reshape(2, 4), "float32[8] → float32[2×4]", ""),
+    "the sign of a zero": (
+        RAMP,
+        np.copysign(RAMP, np.float32([-1] + [1] * 7)),
+        "float32[8] → float32[8]",
+        " (only the signs of zeros or the bits of NaN differ)",
+    ),
+    "something where nothing was": (
+        0 * RAMP,
+        RAMP,
+        "float32[8] → float32[8]",
+        " (7 of 8 elements differ, by at most 7)",
+    ),
+    "texts": (np.array([b"a", b"b"]), np.array([b"a", b"c"]), "string[2] {a, b} → string[2] {a, c}", ""),
+}
+"""What differs in the tensor that an attribute holds → both tensors, words for them, and for their distance."""
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_in_an_attribute(name: str) -> None:
+    """Two tensors look different, and how far they lie apart is said."""
+    *tables, said, how = TENSORS[name]
+
+    def model(table: np.ndarray[Any, Any]) -> onnx.ModelProto:
+        texts = table.dtype.kind == "S"
+        kind = TensorProto.STRING if texts else helper.np_dtype_to_tensor_dtype(table.dtype)
+        tensor = helper.make_tensor("", kind, table.shape, table.reshape(-1).tolist())
+        proto = build.model([helper.make_node("Look", ["x"], ["y"], domain="away", name="n", table=tensor)])
+        proto.opset_import.append(helper.make_opsetid("away", 1))
+        return proto
+
+    diff = diff_models(model(tables[0]), model(tables[1]))
+    assert [change.details for change in diff.nodes] == [(f"table {said}{how}",)]
+
+
+def test_a_sparse_tensor_in_an_attribute() -> None:
+    """What part of it differs is said."""
+
+    def model(last: float) -> onnx.ModelProto:
+        values = numpy_helper.from_array(np.float32([1, last]))
+        indices = numpy_helper.from_array(np.array([0, 3]))
+        sparse = helper.make_sparse_tensor(values, indices, [4])
+        proto = build.model([helper.make_node("Look", ["x"], ["y"], domain="away", name="n", table=sparse)])
+        proto.opset_import.append(helper.make_opsetid("away", 1))
+        return proto
+
+    [change] = diff_models(model(2), model(3)).nodes
+    assert change.details == ("table a sparse tensor [4] → a sparse tensor [4] (other values)",)
 
 
 def test_an_operator() -> None:

@@ -35,6 +35,9 @@ FACTOR = 2.0
 CHECKED = 3
 """Layers put in alone to check the prediction where it looks good."""
 
+DWARFING = 1e6
+"""Errors from here on are no rounding but the sizes of masks."""
+
 SMALL = 1e-3
 """Errors of the outputs below it are put in in float64."""
 
@@ -50,7 +53,8 @@ class OwnErrors:
 
     budget: bytes to keep. found: by tap name; an array, or Occurrences of arrays. Layers without an error
     are not kept. broken: layers whose error is not a finite number. coarse: B's dtypes, of coarser ones.
-    full: the budget was used up.
+    instead: what B makes of layers whose error dwarfs it (a mask of −3.4e38 becomes −65504, say): A's value
+    and the error do not add up to it. full: the budget was used up.
     """
 
     budget: int
@@ -58,6 +62,7 @@ class OwnErrors:
     seen: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     coarse: dict[str, Any] = field(default_factory=dict)
+    instead: dict[str, Any] = field(default_factory=dict)
     full: bool = False
 
     def note(self, key: str, a: Any, forced: Any) -> None:
@@ -75,6 +80,8 @@ class OwnErrors:
             self._keep(key, Occurrences(parts) if isinstance(a, Occurrences) else parts[0])
             if isinstance(forced, np.ndarray) and epsilon(forced.dtype) > epsilon(a.dtype):
                 self.coarse[key] = forced.dtype
+            if isinstance(forced, np.ndarray) and float(np.abs(self.found.get(key, 0.0)).max()) > DWARFING:
+                self.instead[key] = forced
 
     def _keep(self, key: str, error: Any) -> None:
         self.budget -= nbytes(error)
@@ -345,14 +352,14 @@ class Injection:
         self._feeds = feeds
         self._scales = scales
 
-    def effect(self, key: str, error: Any) -> float:
+    def effect(self, key: str, errors: OwnErrors) -> float:
         """Return the relative error of the outputs when a layer's own error alone is put into A.
 
         Raises RunnerError where A does not run with it.
         """
         after = self._after(key)
         given = {name: value for name, value in self._values.items() if name not in after}
-        given[key] = _moved(self._values[key], error)
+        given[key] = _changed(self._values[key], errors, key)
         outputs = self._interpreter.run(self._feeds, watch=Watch(given=given, only=frozenset(after)))
         return _mean_square([_relative(self._values[n], outputs[n], s) for n, s in self._scales.items()])
 
@@ -364,7 +371,11 @@ class Injection:
         return found - {key}
 
 
-def _moved(value: Any, error: Any) -> Any:
+def _changed(value: Any, errors: OwnErrors, key: str) -> Any:
+    """Return A's value with a layer's own error in it, in A's dtype."""
+    if key in errors.instead:
+        return errors.instead[key].astype(value.dtype)
+    error = errors.found[key]
     moved = value.astype(np.result_type(value, error) if epsilon(value.dtype) else error.dtype) + error
     return (moved if epsilon(value.dtype) else np.rint(moved)).astype(value.dtype)
 
@@ -410,7 +421,7 @@ def _inject(
             break
         if key not in measured:
             try:
-                measured[key] = injection.effect(key, errors.found[key])
+                measured[key] = injection.effect(key, errors)
             except RunnerError:  # the error leads where A cannot run: an index out of range, say
                 measured[key] = math.inf
     return measured

@@ -209,7 +209,7 @@ def measure(path: pathlib.Path, kind: str, passes: list[int], seconds: float) ->
     for key in np.random.default_rng(0).permutation(order):
         if time.process_time() - started > seconds:
             break
-        brute[key] = injection.effect(key, errors.found[key])
+        brute[key] = injection.effect(key, errors)
     spent_brute = (time.process_time() - started) / max(1, len(brute)) * len(order)
     measured = float(np.sqrt(np.mean([outputs[n] ** 2 for n in scales])))
     cells = [f"{path.stem[:28]:28} {kind} {len(order):4} layers {len(cut):3} cut"]

@@ -255,6 +255,22 @@ def test_an_output_may_hold_infinities() -> None:
     assert by_name(result)["p"].propagated == pytest.approx(0.01, rel=0.15)
 
 
+def test_masks_of_another_size_do_not_open() -> None:
+    """A masks with −3.4e38, B with −65504: the difference is huge, and does nothing behind a softmax."""
+    body = "p = Add(x, mask) y = Softmax(p)"
+    a, b = (
+        build(body, "float[3] x", "float[3] y", mask=np.float32([0, 0, low])) for low in (-3.4e38, -65504)
+    )
+
+    result = ranked(a, b, {"x": np.float32([1, 2, 3])})
+
+    assert by_name(result)["p"].own_error is not None
+    assert by_name(result)["p"].own_error > 0.9
+    assert by_name(result)["p"].propagated == 0
+    assert result.ranking is not None
+    assert result.ranking.trusted
+
+
 # ---- refusals ------------------------------------------------------------------------------------------
 
 

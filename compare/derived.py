@@ -67,21 +67,19 @@ def isolated(
     """
     wanted = set(fetch)
     result = like(proto)
-    result.graph.initializer.extend(graph.initializer)
-    result.graph.sparse_initializer.extend(graph.sparse_initializer)
-    _add_constants(result.graph, captures(graph), constants)
     produced = {name for node in graph.node if not is_constant(node) for name in node.output if name}
     connected = (produced & wanted) - set(inputs)
-    used: set[str] = set()
-    for node in graph.node:
-        if is_constant(node):
-            result.graph.node.append(node)
-        elif wanted.intersection(node.output):
-            copied = result.graph.node.add()
-            copied.CopyFrom(node)
-            _rename_outputs(copied)
-            _connect(copied, connected)
-            used.update(reads(node))
+    chosen = [node for node in graph.node if not is_constant(node) and wanted.intersection(node.output)]
+    used = {name for node in chosen for name in reads(node)}
+    result.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in used)
+    result.graph.sparse_initializer.extend(x for x in graph.sparse_initializer if x.values.name in used)
+    _add_constants(result.graph, [name for name in captures(graph) if name in used], constants)
+    result.graph.node.extend(node for node in graph.node if is_constant(node) and node.output[0] in used)
+    for node in chosen:
+        copied = result.graph.node.add()
+        copied.CopyFrom(node)
+        _rename_outputs(copied)
+        _connect(copied, connected)
     _add_inputs(result.graph, {name: kind for name, kind in inputs.items() if name in used})
     missing = (used & produced) - set(inputs) - connected
     if missing:

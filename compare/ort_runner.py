@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from graphdoc.compare.runner import Run, RunnerOptions, Values
+from graphdoc.compare.runner import Run, RunnerOptions, Sink, Values
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.interpreter import nbytes
@@ -144,6 +144,17 @@ class OrtRunner:
         nested.descend(main, env)
         return Run({**values, **nested.found}, {}, nested.unreachable)
 
+    def forced_each(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str], sink: Sink) -> None:
+        """See Runner.forced_each: as many layers at a time as PORTION holds.
+
+        Layers that need others computed with them go together.
+        """
+        parts = _portions(taps, given) if all(name in given for name in taps) else [list(taps)]
+        for part in parts:
+            for name, value in self.forced(feeds, given, part).values.items():
+                sink(name, value)
+            self._main.forget_isolated()
+
     def __enter__(self) -> Self:
         self._open.enter_context(interruptible())
         return self
@@ -157,6 +168,24 @@ class OrtRunner:
         if main is not None:
             main.close()
         self.__dict__.pop("_untouched", None)
+
+
+PORTION = 64 << 20
+"""Bytes of values that layers compute from given ones at a time."""
+
+
+def _portions(names: Collection[str], given: Values) -> Iterator[list[str]]:
+    """Yield the names in parts whose given values, as large as what is computed, fill a portion."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        part.append(name)
+        size += nbytes(given[name])
+        if size >= PORTION:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _parts(names: list[str], budget: int | None) -> list[list[str]]:

@@ -120,6 +120,11 @@ class Scope:
         found = session.run([name + derived.OWN for name in names], available)
         return {name.removesuffix(derived.OWN): value for name, value in found.items()}
 
+    def forget_isolated(self) -> None:
+        """Let the sessions of isolated layers go, which hold their weights once more."""
+        for key in [key for key in self._sessions if key[0] == "isolated"]:
+            self._sessions.pop(key).close()
+
     def lookup(self, name: str, env: Env) -> Any:
         """Return a value by name: computed, fed, captured or constant."""
         if name in env:

@@ -135,6 +135,9 @@ class SessionFactory:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
+        if not optimise:  # all values are outputs: an arena would hold them until the session ends
+            options.enable_cpu_mem_arena = False
+            options.enable_mem_pattern = False
         if self.folder:
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", self.folder

@@ -211,3 +211,23 @@ def test_ort_refusals_come_as_one_line() -> None:
 
     assert "Fused" in caught.value.cause
     assert "\n" not in caught.value.cause
+
+
+def test_isolated_layers_run_in_portions(monkeypatch):
+    """Whatever fits at a time, each layer comes once and as in one piece; weights are not taken along."""
+    from graphdoc.compare import derived, ort_runner
+    from tests.compare.test_pictures import chain
+
+    target = Target(open_source(chain(7)))
+    feeds = {"v0": np.linspace(0, 1, 64, dtype=np.float32)}
+    with open_runner("ort", target) as runner:
+        names = [f"v{n + 1}" for n in range(7)]
+        given = {name: np.full(64, 2.0, np.float32) for name in names}
+        whole = runner.forced(feeds, given, names).values
+        monkeypatch.setattr(ort_runner, "PORTION", 2 * 64 * 4)
+        found = []
+        runner.forced_each(feeds, given, names, lambda name, value: found.append((name, value)))
+    assert [name for name, _ in found] == names
+    assert all(np.array_equal(value, whole[name]) for name, value in found)
+    proto = derived.isolated(target.proto, target.proto.graph, {}, {}, ["v1"])
+    assert [tensor.name for tensor in proto.graph.initializer] == ["w0"]

@@ -2,8 +2,8 @@
 
 Keys and values become panels (``attention_pack.py``); each of the two products is a tile of rows times a
 panel in registers. Between them the scores of the block stand in one row each: score and maximum, then
-exponentials and their sum; the division waits for the result. Threads share (head, block of rows) units; a last
-block is moved back so that it ends with the rows.
+exponentials and their sum; the division waits for the result. Threads share (head, block of rows) units; a
+last block is moved back so that it ends with the rows.
 """
 
 from collections.abc import Callable

@@ -114,12 +114,39 @@ def _alone(draft: Draft, position: int, target: View) -> bool:
         for view in step.outputs
         if view.buffer is target.buffer
     ]
-    if not others:
+    return all(_apart(view, target) for view in others)
+
+
+def _apart(a: View, b: View) -> bool:
+    """Return whether two views show no common element of a buffer: told by ranges, else counted."""
+    strides = sorted(
+        {s for v in (a, b) for n, s in zip(v.shape, v.strides, strict=True) if n > 1}, reverse=True
+    )
+    one, other = _ranges(a, strides), _ranges(b, strides)
+    if one and other and any(p[1] <= q[0] or q[1] <= p[0] for p, q in zip(one, other, strict=True)):
         return True
-    marks = np.zeros(target.buffer.size, np.bool_)
-    for view in others:
-        view.array(marks)[...] = True
-    return not target.array(marks).any()
+    marks = np.zeros(a.buffer.size, np.bool_)
+    a.array(marks)[...] = True
+    return not b.array(marks).any()
+
+
+def _ranges(view: View, strides: list[int]) -> list[tuple[int, int]]:
+    """Return, for each of the descending strides, which positions along it a view takes; [] where the strides
+    are no number system for it: then ranges say nothing."""
+    sizes = {s: n for n, s in zip(view.shape, view.strides, strict=True) if n > 1}
+    found: list[tuple[int, int]] = []
+    rest, above = view.offset, 0
+    for stride in strides:
+        if stride <= 0 or above % stride:
+            return []
+        start, rest = divmod(rest, stride)
+        stop = start + sizes.get(stride, 1)
+        if above and stop * stride > above:
+            return []
+        found.append((start, stop))
+        above = stride
+    same = len(sizes) == sum(n > 1 for n in view.shape)
+    return found if same and not rest else []
 
 
 def _rename(program: Program, old: View, new: View) -> None:

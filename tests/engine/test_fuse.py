@@ -12,7 +12,7 @@ from graphdoc.engine.kernels.contraction import Contraction
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.rows import Output, Reduction, Rows
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, evaluate, whole
-from tests.engine.random_programs import random_program
+from tests.engine.random_fusions import random_program
 
 
 @pytest.mark.parametrize("share", range(8))

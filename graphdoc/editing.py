@@ -20,7 +20,7 @@ from graphdoc.surgeon.edited import Edited
 from graphdoc.surgeon.layout import THRESHOLD, Layout
 from graphdoc.surgeon.model import load, open_source, save
 from graphdoc.surgeon.rules.base import counts
-from graphdoc.surgeon.stubs import is_stripped, refuse_stripped
+from graphdoc.surgeon.stubs import is_stripped
 
 Lines = list[str]
 
@@ -428,13 +428,11 @@ def _script(session: Session, text: str) -> Lines:
 class Verb:
     """An option of the command.
 
-    same: the outputs do not change, for inputs that both models take. reads: it decides by what constants
-    hold, so a stripped model will not do.
+    same: the outputs do not change, for inputs that both models take.
     """
 
     apply: Callable[[Session, str], Lines]
     same: bool = False
-    reads: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
@@ -448,9 +446,9 @@ VERBS: Mapping[str, Verb] = {
     "remove-input": Verb(_remove_input),
     "order-inputs": Verb(_order("inputs"), same=True),
     "order-outputs": Verb(_order("outputs"), same=True),
-    "set-shape": Verb(_set_shape, same=True, reads=True),
-    "freeze": Verb(_freeze, same=True, reads=True),
-    "free": Verb(_free, same=True, reads=True),
+    "set-shape": Verb(_set_shape, same=True),
+    "freeze": Verb(_freeze, same=True),
+    "free": Verb(_free, same=True),
     "set-dtype": Verb(_set_dtype),
     "to-input": Verb(_to_input),
     "to-initializer": Verb(_to_initializer),
@@ -466,11 +464,11 @@ VERBS: Mapping[str, Verb] = {
     "external": Verb(_external, same=True),
     "external-from": Verb(_threshold, same=True),
     "inline": Verb(_inline, same=True),
-    "fold": Verb(_fold, same=True, reads=True),
+    "fold": Verb(_fold, same=True),
     "cleanup": Verb(_cleanup, same=True),
     "sort": Verb(_sort, same=True),
     "strip": Verb(_strip, same=True),
-    "opset": Verb(_opset, same=True, reads=True),
+    "opset": Verb(_opset, same=True),
     "ir-version": Verb(_ir_version, same=True),
     "meta": Verb(_meta, same=True),
     "script": Verb(_script),
@@ -501,8 +499,6 @@ def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str,
     for verb, text in edits:
         if verb not in _PATHS:
             _check_text(verb, text)
-        if VERBS[verb].reads:
-            refuse_stripped(session.model, f"--{verb}")
         first, *rest = VERBS[verb].apply(session, text)
         rows += [(verb, first), *(("", line) for line in rest)]
     return rows

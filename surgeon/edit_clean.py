@@ -72,6 +72,8 @@ def fold(model: ir.Model, *, max_growth: int = 2**20) -> list[str]:
 
     Rounding may differ in the last place from what a runtime computes. Random operators, defaults of inputs
     and weights that are quantized on purpose are left alone. max_growth: bytes that folding may add in all.
+
+    Raises ModelError for a model whose weights were stripped.
     """
     from graphdoc.surgeon.simplify import Options, simplify  # takes a while to import
 

@@ -10,6 +10,7 @@ from graphdoc.surgeon.edit_find import defined_in, main_places
 from graphdoc.surgeon.edit_types import skeleton
 from graphdoc.surgeon.reader import read_model
 from graphdoc.surgeon.schemas import newest, signature
+from graphdoc.surgeon.stubs import refuse_stripped
 
 
 def convert_opset(model: ir.Model, version: int) -> bool:
@@ -19,8 +20,10 @@ def convert_opset(model: ir.Model, version: int) -> bool:
     version converter does the work; names, documentation and metadata are kept. Functions keep their own
     opsets.
 
-    Raises UsageError for a version that does not exist; ModelError when an operator cannot be converted.
+    Raises UsageError for a version that does not exist; ModelError when an operator cannot be converted, or
+    the model's weights were stripped.
     """
+    refuse_stripped(model, "another opset")
     latest = newest("") or 0
     if not 1 <= version <= latest:
         raise UsageError(

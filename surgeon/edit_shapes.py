@@ -9,6 +9,7 @@ from graphdoc.surgeon.edit_find import Index, ValueLike, unknown
 from graphdoc.surgeon.edit_names import change_dims, dim_symbols, is_symbol, looks_like_number
 from graphdoc.surgeon.edit_repair import Repairs, repair
 from graphdoc.surgeon.edit_types import dims_of, refresh
+from graphdoc.surgeon.stubs import refuse_stripped
 
 Dim = int | str | None
 
@@ -19,8 +20,10 @@ def freeze(model: ir.Model, sizes: Mapping[str, int]) -> Repairs:
     Expressions are worked out (``2*N`` → 2). What the model computes does not change, for inputs of that
     size.
 
-    Raises UsageError for a symbol that no shape names, or a size that is none.
+    Raises UsageError for a symbol that no shape names, or a size that is none; ModelError for a model whose
+    weights were stripped: what knew the old size is told by its content.
     """
+    refuse_stripped(model, "fixing a size")
     symbols = dim_symbols(model)
     axes = {name: _axis(model, name) for name in sizes if name not in symbols}
     for name, size in sizes.items():
@@ -61,8 +64,10 @@ def free(model: ir.Model, name: str, symbol: str) -> Repairs:
     initial states of recurrent layers, sizes of Resize. The same symbol for several inputs states that their
     sizes are equal.
 
-    Returns what was repaired and what could not be. Raises UsageError for an unknown input or axis.
+    Returns what was repaired and what could not be. Raises UsageError for an unknown input or axis;
+    ModelError for a model whose weights were stripped.
     """
+    refuse_stripped(model, "freeing a size")
     axis = _axis(model, name)
     if axis is None:
         names = [f"{v.name}.{i}" for v in model.graph.inputs for i in range(len(v.shape or ()))]
@@ -78,8 +83,9 @@ def set_shape(model: ir.Model, value: ValueLike, shape: Sequence[Dim]) -> Repair
     Where a fixed size changes, what inside the model knew it is repaired as by :func:`free`.
 
     Returns what was repaired and what could not be. Raises UsageError when it is no input or has another
-    rank, and for sizes below 0.
+    rank, and for sizes below 0; ModelError for a model whose weights were stripped.
     """
+    refuse_stripped(model, "another shape")
     found = Index(model).value(value)
     if not any(found is each for each in model.graph.inputs):
         raise UsageError(

@@ -1,6 +1,7 @@
 """Bytes → ModelProto, and words for what else a file may be."""
 
 import mmap
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,10 +145,27 @@ def parse(data: bytes | memoryview, name: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
+        if _NO_MEMORY.search(str(error)):
+            raise _too_large(len(data), name) from error
         raise _unreadable(memoryview(data), name, error) from error
+    except MemoryError as error:
+        raise _too_large(len(data), name) from error
     if not proto.HasField("graph"):
         raise _no_graph(memoryview(data), name)
     return proto
+
+
+_NO_MEMORY = re.compile(r"alloc|memory", re.IGNORECASE)
+"""How protobuf says that it found no room for a message that is right."""
+
+
+def _too_large(size: int, name: str) -> ModelError:
+    return ModelError(
+        f"not enough memory to read the model, which has {_size(size)}",
+        where=name,
+        next_step="free memory, or move the weights to a file on a larger machine: "
+        "graphdoc edit MODEL -o OUT --external w.data",
+    )
 
 
 def look(data: memoryview) -> Look | None:

@@ -8,7 +8,7 @@ import click
 
 from graphdoc.commands.common import progress_bar
 from graphdoc.commands.printed import print_settings
-from graphdoc.commands.targets import check_targets
+from graphdoc.commands.targets import check_model_target, check_targets
 
 
 @click.command("demo")
@@ -28,6 +28,7 @@ def command(output: str, *, keep: str | None, open_: bool, color: bool | None) -
     from graphdoc.reports.files import whole_file
     from graphdoc.reports.text import comparison_lines
 
+    check_model_target(keep, "--model")
     check_targets({"-o": output, "--model": keep})
     if cached() is None:
         print(f"fetching {MODEL.file} from {MODEL.package} {MODEL.version} (15 MB)", file=sys.stderr)

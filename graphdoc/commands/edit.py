@@ -8,7 +8,7 @@ import click
 
 from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import STDOUT, check_targets
+from graphdoc.commands.targets import STDOUT, check_model_target, check_targets
 
 _VERBS = (
     (
@@ -112,6 +112,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     from graphdoc.editing import run
     from graphdoc.reports.edit_text import edit_json, edit_lines
 
+    check_model_target(options["out"])
     edits = ctx.meta["graphdoc.edits"]
     reads = [text.partition(":")[0] for verb, text in edits if verb in ("merge", "chain", "script")]
     check_targets({"-o": options["out"], "--json": options["json_"]}, reads=[*reads, *_data_file(options)])

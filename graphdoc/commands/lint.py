@@ -8,7 +8,7 @@ import click
 
 from graphdoc.commands.common import ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import check_targets
+from graphdoc.commands.targets import check_model_target, check_targets
 from graphdoc.engine.errors import UsageError
 
 _DECLARED = frozenset({"negative-dim", "shape-contradicts", "type-contradicts"})
@@ -46,6 +46,7 @@ def command(**options: Any) -> int:
             where="graphdoc lint",
             next_step=f"graphdoc lint {options['model']} --fix -o mended.onnx",
         )
+    check_model_target(options["out"])
     check_targets({"--json": options["json_"], "-o": options["out"]}, reads=(options["model"],))
     settings = print_settings(options["color"])
     written, text = True, ""

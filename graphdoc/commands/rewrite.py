@@ -6,7 +6,7 @@ import click
 
 from graphdoc.commands.common import busy, ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import check_targets
+from graphdoc.commands.targets import check_model_target, check_targets
 
 
 @click.command("rewrite")
@@ -44,6 +44,7 @@ def command(**options: Any) -> int:
     from graphdoc.rewriting import rewrite
     from graphdoc.surgeon.model import save
 
+    check_model_target(options["output"])
     targets = {"-o": options["output"], "--json": options["json_"]}
     check_targets(targets, reads=(options["model"], *options["rules"]))
     with busy("rewrite"):

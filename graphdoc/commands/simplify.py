@@ -8,8 +8,7 @@ import click
 
 from graphdoc.commands.common import busy, ops_option
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import STDOUT, check_targets
-from graphdoc.engine.errors import UsageError
+from graphdoc.commands.targets import check_model_target, check_targets
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -60,8 +59,7 @@ def command(**options: Any) -> int:
     from graphdoc.surgeon.model import open_source, save
 
     growth = byte_count(options["max_growth"])
-    if options["output"] == STDOUT:
-        raise UsageError("a model is written to a file, not to stdout", where="-o -", next_step="-o OUT.onnx")
+    check_model_target(options["output"])
     check_targets({"-o": options["output"], "--json": options["json_"]}, reads=(options["model"],))
     source = open_source(options["model"])
     before = source.size

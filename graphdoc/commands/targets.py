@@ -28,6 +28,16 @@ def check_targets(targets: Mapping[str, str | None], reads: Iterable[str | None]
             _check_writable(option, target)
 
 
+def check_model_target(target: str | None, option: str = "-o") -> None:
+    """Raise UsageError for "-": a model goes to a file, with its data files beside it."""
+    if target == STDOUT:
+        raise UsageError(
+            "a model is written to a file, not to stdout",
+            where=f"{option} -",
+            next_step=f"{option} OUT.onnx; a file called - is ./-",
+        )
+
+
 def _check_distinct(given: list[tuple[str, str]], reads: list[str]) -> None:
     seen = {os.path.realpath(path): f"the input {path}" for path in reads}
     for option, target in given:

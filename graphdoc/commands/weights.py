@@ -6,7 +6,7 @@ import click
 
 from graphdoc.commands.common import TOLERANCE
 from graphdoc.commands.printed import print_settings, write_or_print
-from graphdoc.commands.targets import STDOUT, check_targets
+from graphdoc.commands.targets import STDOUT, check_model_target, check_targets
 
 _OUT = click.option("-o", "out", metavar="OUT", required=True, help="The model to write.")
 _COLOR = click.option("--color/--no-color", default=None, help="Colour (default: on a terminal).")
@@ -27,6 +27,11 @@ def command() -> None:
 
     Exit codes: 0 done, 2 usage, 3 the model or the weights cannot be read or do not fit.
     """
+
+
+def _check_out(options: dict[str, Any], *reads: str) -> None:
+    check_model_target(options["out"])
+    check_targets({"-o": options["out"]}, reads=(options["model"], *reads))
 
 
 @command.command("stats")
@@ -65,7 +70,7 @@ def prune_command(**options: Any) -> int:
     from graphdoc.surgeon.model import load, save
     from graphdoc.surgeon.prune import prune
 
-    check_targets({"-o": options["out"]}, reads=(options["model"],))
+    _check_out(options)
     model = load(options["model"])
     report = prune(model, only=options["only"], skip=options["skip"], most=options["max_loss"])
     save(model, options["out"])
@@ -84,7 +89,7 @@ def strip_command(**options: Any) -> int:
     from graphdoc.surgeon.model import load, open_source, save
     from graphdoc.surgeon.stripping import strip
 
-    check_targets({"-o": options["out"]}, reads=(options["model"],))
+    _check_out(options)
     proto, stubs = strip(open_source(options["model"]))
     save(load(proto), options["out"])
     note = "zeros stand in their place; graphdoc weights restore puts them back"
@@ -105,7 +110,7 @@ def restore_command(**options: Any) -> int:
     from graphdoc.surgeon.model import open_source, save
     from graphdoc.surgeon.stripping import restore
 
-    check_targets({"-o": options["out"]}, reads=(options["model"], options["weights"]))
+    _check_out(options, options["weights"])
     weights = options["weights"]
     found = weights if weights.endswith(".npz") else open_source(weights)
     model, stubs = restore(open_source(options["model"]), found)
@@ -126,7 +131,7 @@ def dedup_command(**options: Any) -> int:
     from graphdoc.surgeon.model import load, save
     from graphdoc.surgeon.weight_stats import dedup
 
-    check_targets({"-o": options["out"]}, reads=(options["model"],))
+    _check_out(options)
     model = load(options["model"])
     shared = dedup(model)
     save(model, options["out"])

@@ -90,9 +90,7 @@ def _merge_equal(values: list[ir.Value], context: Context) -> Iterator[Done]:
 def _head(value: ir.Value) -> Any:
     """Return a cheap mark that equal contents share: of large tensors the first elements."""
     tensor = value.const_value
-    if tensor is None or tensor.dtype == ir.DataType.STRING:
-        return None
-    if tensor.nbytes < SMALLEST_HASHED:
+    if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < SMALLEST_HASHED:
         return None
     return np.ascontiguousarray(tensor.numpy().reshape(-1)[:64]).tobytes()
 

@@ -54,7 +54,9 @@ EXPLAINED: dict[str, dict[str, str]] = {
     "parallel": {"value is None": TYPES},
     "passes": {
         "tensor is None": TYPES,
-        "tensor.nbytes < SMALLEST_HASHED": "(saves a look at what is compared in whole anyway)",
+        "tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < SMALLEST_HASHED": (
+            "(saves a look at what is compared in whole anyway)"
+        ),
     },
     "control": {"not readers or not _ranks_differ(node, context)": "(saves looking through the graph twice)"},
     "fold": {"row is None": TYPES, "array is None": TYPES},

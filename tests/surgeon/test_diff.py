@@ -114,7 +114,7 @@ TENSORS = {
     ),
     "texts": (np.array([b"a", b"b"]), np.array([b"a", b"c"]), "string[2] {a, b} → string[2] {a, c}", ""),
 }
-"""What differs in the tensor that an attribute holds → both tensors, words for them, and for their distance."""
+"""What differs in an attribute's tensor → both tensors, words for them, and words for their distance."""
 
 
 @pytest.mark.parametrize("name", TENSORS)

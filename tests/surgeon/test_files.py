@@ -1,10 +1,14 @@
 """Sources: what may be opened, what is read when, and where reading a damaged file stops."""
 
 import pathlib
+import subprocess
+import sys
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from google.protobuf.message import DecodeError
 
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon import files
@@ -123,3 +127,43 @@ def test_no_sound_model_looks_like_something_else() -> None:
         onnx.ModelProto(producer_name="{"),
     ):
         assert files.look(memoryview(proto.SerializeToString())) is None
+
+
+STARVED = """
+import resource, sys
+from graphdoc.engine.errors import ModelError
+from graphdoc.surgeon.model import load, load_proto
+
+load(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * resource.getpagesize() + 90 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+try:
+    load_proto(sys.argv[2])
+except ModelError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is one of Linux")
+def test_a_model_that_does_not_fit_into_memory(tmp_path: pathlib.Path) -> None:
+    """The file is right and the room is short: 64 MiB mapped and 64 MiB read are more than 90."""
+    onnx.save(build.add(), tmp_path / "small.onnx")
+    onnx.save(build.add(np.zeros(2**24, np.float32)), tmp_path / "large.onnx")
+    paths = [str(tmp_path / name) for name in ("small.onnx", "large.onnx")]
+    done = subprocess.run([sys.executable, "-c", STARVED, *paths], capture_output=True, text=True, check=True)
+
+    assert "not enough memory to read the model, which has 67.1 MB" in done.stdout
+
+
+@pytest.mark.parametrize("error", [MemoryError(), DecodeError("Error parsing message: Arena alloc failed")])
+def test_a_parser_that_finds_no_room(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """However it says so."""
+
+    class Full:
+        def ParseFromString(self, data: bytes) -> None:  # noqa: N802 - protobuf's name
+            raise error
+
+    monkeypatch.setattr(files.onnx, "ModelProto", Full)
+    with pytest.raises(ModelError, match="not enough memory to read the model, which has 3 B"):
+        files.parse(b"abc", "m.onnx")

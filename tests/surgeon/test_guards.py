@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from graphdoc.surgeon.model import load
-from graphdoc.surgeon.simplify import simplify
 from tests.surgeon import build
 from tests.surgeon.simplify_check import check, parse
 
@@ -331,30 +328,6 @@ def test_equal_texts_become_one(count: int) -> None:
     feed = {n: np.array(texts, object) for n in "xz"}
 
     assert len(check(proto, feeds=[feed]).proto.graph.initializer) == 1
-
-
-def test_equal_texts_of_different_objects_become_one() -> None:
-    """In memory, an array of texts holds addresses: those say nothing."""
-    proto = build.model(
-        [
-            helper.make_node("Equal", ["x", "a"], ["c"]),
-            helper.make_node("Equal", ["c", "d"], ["e"]),
-            helper.make_node("Equal", ["x", "b"], ["d"]),
-            helper.make_node("And", ["e", "d"], ["y"]),
-        ],
-        inputs=[build.value("x", [2], TensorProto.STRING)],
-        outputs=[build.value("y", [2], TensorProto.BOOL)],
-        weights=[helper.make_tensor(n, TensorProto.STRING, [2], [b"one", b"two"]) for n in "ab"],
-        opset=19,
-        ir_version=9,
-    )
-    model = load(proto)
-    for name in "ab":
-        texts = [bytes(bytearray(text)) for text in (b"one", b"two")]
-        model.graph.initializers[name].const_value = ir.StringTensor(texts, shape=ir.Shape([2]), name=name)
-
-    simplify(model, fresh=lambda: model)
-    assert len(model.graph.initializers) == 1
 
 
 def test_a_function_named_like_an_operator_may_be_random() -> None:

@@ -54,6 +54,11 @@ WORK: dict[str, Callable[[onnx.ModelProto], object]] = {
     "prune": lambda proto: prune(load(proto)),
     "stats": lambda proto: list(weight_stats(load(proto))),
     "diff": lambda proto: diff_models(proto, proto),
+    "fold": lambda proto: surgeon.fold(load(proto)),
+    "convert_opset": lambda proto: surgeon.convert_opset(load(proto), 17),
+    "freeze": lambda proto: surgeon.freeze(load(proto), {"x.0": 2}),
+    "free": lambda proto: surgeon.free(load(proto), "x.0", "N"),
+    "set_shape": lambda proto: surgeon.set_shape(load(proto), "x", ["N", 4]),
 }
 
 

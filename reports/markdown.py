@@ -30,14 +30,22 @@ def render_markdown(comparison: Comparison) -> str:
     blocks = [
         f"{MARKER}\n### {_title(comparison)}",
         prose(words.headline(comparison)),
-        "\n".join(f"- **{prose(label)}** {prose(text)}" for label, text in words.facts(comparison)),
+        "\n".join(
+            _cut([f"- **{prose(label)}** {prose(text)}" for label, text in words.facts(comparison)], 12)
+        ),
         _table(words.worst_rows(comparison)) if _has_table(comparison) else "",
         _summary(comparison),
-        "\n".join(f"> {prose('▲')} {prose(remark)}" for remark in comparison.remarks),
-        _details("Next steps", [command for _, command in comparison.verdict.next_steps]),
+        "\n".join(_cut([f"> {prose('▲')} {prose(remark)}" for remark in comparison.remarks], 6)),
+        _details("Next steps", [command for _, command in comparison.verdict.next_steps][:6]),
         _details("Reproduce", [comparison.command] if comparison.command else []),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _cut(lines: list[str], most: int) -> list[str]:
+    """Return the first lines, and how many more there are: a comment stays below 60 lines."""
+    start = lines[0].split(" ", 1)[0] if lines else ""
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{start} … {len(lines) - most + 1} more"]
 
 
 def code(text: str, *, table: bool = False) -> str:

@@ -182,7 +182,9 @@ const detail = (() => {
   }
 
   listeners.push((i, from) => {
+    const inside = host.contains(document.activeElement);
     open(i);
+    if (inside) host.focus({ preventScroll: true }); // what had the focus was drawn anew
     if (from === "graph") host.querySelector(".node.here")?.focus({ preventScroll: true });
     [...host.querySelectorAll(".moves button")].find((button) => button.getAttribute("aria-label") === from)?.focus({ preventScroll: true });
   });

@@ -102,3 +102,17 @@ def test_pipes_are_escaped_in_tables_alone():
 )
 def test_only_words_and_numbers_are_plain(sentence, text):
     assert prose(sentence) == text
+
+
+@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_a_comment_has_less_than_sixty_lines(outcome, hostile):
+    """However much there is to say; names with line breaks included."""
+    result = comparison(outcome, 300, hostile=hostile)
+    many = tuple((f"label\n{n}", "text\nof two lines") for n in range(40))
+    verdict = replace(result.verdict, facts=many, next_steps=tuple(("why", "graphdoc\nlint") for _ in many))
+    full = replace(result, verdict=verdict, remarks=tuple(f"remark\n{n}" for n in range(99)))
+    assert len(render_markdown(result).splitlines()) < 60
+    text = render_markdown(full)
+    assert len(text.splitlines()) < 60
+    assert "94 more" in text

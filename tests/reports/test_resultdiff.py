@@ -293,3 +293,12 @@ def _agreeing(path: pathlib.Path) -> str:
     for layer in document["layers"]:
         layer |= {"status": "agrees", "agrees": True}
     return json.dumps(document)
+
+
+def test_a_comment_has_less_than_sixty_lines() -> None:
+    """However much there is to say."""
+    before = replace(comparison("agrees", 300), environment={f"name {n}": "old" for n in range(99)})
+    after = replace(comparison("differs", 300), environment={f"name {n}": "new" for n in range(99)})
+
+    assert len(result_diff_markdown(diff_results(before, after)).splitlines()) < 60
+    assert len(result_diff_markdown(diff_results(after, before)).splitlines()) < 60

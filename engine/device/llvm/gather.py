@@ -42,7 +42,7 @@ def emit_gather(step: Step, target: Target, tactic: str) -> Kernel | None:
     *outer, (size, steps) = axes or [(1, (0, 0, 0))]
     row = Block.of_row(size)
     outer = [*outer, row.axis(steps)] if row.count > 1 else outer
-    kernel = _Kernel(step, spec.axis, starts, steps, target)
+    kernel = _Kernel(step, spec.axis, starts, steps, target, size)
     with Odometer(kernel.fn, outer, 3).loop() as (at, offsets):
         length = row.extent(kernel.fn, at[-1] if row.count > 1 else 0)
         places = kernel.moved(kernel.bases, offsets)
@@ -55,9 +55,16 @@ class _Kernel:
     """The operands, and what is done for one row of the output."""
 
     def __init__(
-        self, step: Step, axis: int, starts: Sequence[int], steps: Sequence[int], target: Target
+        self,
+        step: Step,
+        axis: int,
+        starts: Sequence[int],
+        steps: Sequence[int],
+        target: Target,
+        length: int,
     ) -> None:
         fn = self.fn = Function()
+        self.length = length
         data, index = step.inputs
         self.element = f"i{8 * data.dtype.itemsize}"
         self.elements_of = (self.element, scalar(index.dtype), self.element)
@@ -102,13 +109,16 @@ class _Kernel:
         source, outside = self.found(places)
         self.note(outside)
         fn, start = self.fn, [source, *places[1:]]
+        if self.steps[_DATA] != 1 or self.steps[_OUT] != 1 or self.length < self.lanes:
+            self._copy(start, 0, length, 1)
+            return
         done: Number = 0
-        if self.steps[_DATA] == 1 and self.steps[_OUT] == 1:
-            for lanes in (4 * self.lanes, self.lanes):
-                stop = fn.sub(length, fn.mod(length, lanes))
-                self._copy(start, done, stop, lanes)
-                done = stop
-        self._copy(start, done, length, 1)
+        for lanes in (4 * self.lanes, self.lanes):
+            stop = fn.sub(length, fn.mod(length, lanes))
+            self._copy(start, done, stop, lanes)
+            done = stop
+        if self.length % self.lanes:
+            self._copy(start, fn.sub(length, self.lanes), length, self.lanes)
 
     def _copy(self, places: Sequence[Value], first: Number, stop: Number, lanes: int) -> None:
         fn = self.fn

@@ -180,29 +180,43 @@ def _row(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
     size = how.row.extent(fn, at[-1] if how.row.count > 1 else 0)
     places = body.moved(body.bases, offsets)
     known = body.unvarying(places)
+    if how.row.size < how.lanes or how.lanes == 1:
+        _short(body, places, known, size)
+        return
+    end = body.along(places, fn.sub(size, how.lanes), body.steps)
+    ragged = how.row.size % how.lanes > 0
+    loaded = _varying(body, end) if ragged else {}
     done: Number = 0
     for lanes in dict.fromkeys((how.unroll * how.lanes, how.lanes)):
-        if lanes > 1 and how.row.size >= lanes:
-            stop = fn.sub(size, fn.mod(size, lanes))
-            with fn.loop(done, stop, lanes) as (i, _):
-                body.run(body.along(places, i, body.steps), lanes, known)
-            done = stop
-    _rest(body, places, known, done, size)
+        stop = fn.sub(size, fn.mod(size, lanes))
+        with fn.loop(done, stop, lanes) as (i, _):
+            body.run(body.along(places, i, body.steps), lanes, known)
+        done = stop
+    if ragged:
+        body.run(end, how.lanes, known, loaded=loaded)
 
 
-def _rest(
-    body: Body, places: Sequence[Number], known: Mapping[Expr, Value], done: Number, size: Number
-) -> None:
-    """Append what is left of a row: fewer elements than a vector holds."""
+def _varying(body: Body, places: Sequence[Number]) -> dict[int, Value]:
+    """Read the last vector of a row, which shares elements with the one before.
+
+    That is done first: in place, the elements shared would be read once they are written.
+    """
+    rows = zip(body.plan.operands, body.steps, places, strict=True)
+    return {
+        o.place: body.load(o.place, place, body.plan.lanes, None)
+        for o, step, place in rows
+        if o.kind == "input" and step != 0
+    }
+
+
+def _short(body: Body, places: Sequence[Number], known: Mapping[Expr, Value], size: Number) -> None:
+    """Append a row of fewer elements than a vector holds."""
     fn, how = body.fn, body.plan
     if not how.masks:
-        with fn.loop(done, size) as (i, _):
+        with fn.loop(0, size) as (i, _):
             body.run(body.along(places, i, body.steps), 1, known)
         return
-    left = number(fn.sub(size, done))
-    with fn.when(fn.op(f"icmp sgt {left}, 0", "i1")):
-        mask = fn.first(left, how.lanes)
-        body.run(body.along(places, done, body.steps), how.lanes, known, mask)
+    body.run(places, how.lanes, known, fn.first(size, how.lanes))
 
 
 # ---- tiles ---------------------------------------------------------------------------------------------

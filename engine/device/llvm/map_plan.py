@@ -46,8 +46,8 @@ class Plan:
     starts: where each operand starts, in elements from its first. outer: the axes of the units of work, of
     which the last one or two are those of the blocks. inner: strides along the row, of which ``row`` are cut.
     tile: strides along the second axis of a tile, ``column`` the blocks of it; None: by rows.
-    lanes: elements to a vector. unroll: how many vectors a round. masks: the rest of a row is one masked
-    vector, else element by element.
+    lanes: elements to a vector. unroll: how many vectors a round. masks: whether a row shorter than a vector
+    is one masked vector, else it goes element by element.
     """
 
     operands: tuple[Operand, ...]
@@ -219,7 +219,9 @@ def _by_rows(
     target: Target,
 ) -> Plan:
     size, steps = axes[at]
-    unroll = min(unroll_for(exprs, lanes, target), 1 << max(size // lanes, 1).bit_length() - 1)
+    dense = all(s in (0, 1) for s, o in zip(steps, operands, strict=True) if o.kind != "index")
+    most = unroll_for(exprs, lanes, target) if dense else 1
+    unroll = min(most, 1 << max(size // lanes, 1).bit_length() - 1)
     outer = _without(axes, (at,), len(operands))
     row = Block.of_row(size)
     if row.count > 1:
@@ -229,7 +231,6 @@ def _by_rows(
     threads = threads_for(_nbytes(axes, operands), total * cycles / lanes, units)
     dtypes = [o.dtype for o in operands if o.kind != "index"]
     narrow = min((d.itemsize for d in dtypes), default=4) < 4
-    dense = all(s in (0, 1) for s, o in zip(steps, operands, strict=True) if o.kind != "index")
     masks = target.vector >= 32 and dense and (not narrow or target.vector == 64)
     none = Block(1, 1)
     return Plan(

@@ -120,15 +120,18 @@ def _to_odd(v: Lanes, a: Value) -> Value:
 # ---- cast ----------------------------------------------------------------------------------------------
 
 
-def cast(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool) -> Value:
-    """Return a register of one dtype in another, as NumPy's ``astype`` converts."""
+def cast(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool, *, fits: bool = False) -> Value:
+    """Return a register of one dtype in another, as NumPy's ``astype`` converts.
+
+    fits: floats are known to be in the range of an integer dtype, or NaN.
+    """
     if dtype == BOOL:
         return v.compare("une" if is_float(a.type) else "ne", a, 0)
     target = register(dtype)
     if is_float(target):
         return _to_float(v, a, source, dtype, native)
     if is_float(a.type):
-        return _to_integer(v, a, dtype)
+        return _within(v, a, dtype) if fits else _to_integer(v, a, dtype)
     return _resized(v, a, target, is_signed(source))
 
 
@@ -153,6 +156,18 @@ def _to_float(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool) -> 
     else:
         value, fits = a, source == dtype
     return rounded(v, value, dtype, native) if narrow and not fits else value
+
+
+def _within(v: Lanes, a: Value, dtype: Dtype) -> Value:
+    """Return a float in the range of the dtype toward zero; what NaN gives as :func:`_to_integer` has it."""
+    bits = max(32, 8 * dtype.itemsize)
+    known = v.compare("ord", a, a)
+    whole = v.convert(
+        "fptosi" if dtype.itemsize < 4 or is_signed(dtype) else "fptoui", v.select(known, a, 0.0), f"i{bits}"
+    )
+    if dtype.itemsize < 4:
+        return v.convert("trunc", whole, register(dtype))
+    return v.select(known, whole, -(1 << (bits - 1)))
 
 
 def _to_integer(v: Lanes, a: Value, dtype: Dtype) -> Value:

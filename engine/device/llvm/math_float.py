@@ -110,16 +110,21 @@ _EXPM1 = (
     0.5000000046822062,
 )
 
+_EXP_MINUS = tuple(c * (-1) ** i for i, c in enumerate(_EXP))
+_TANH = tuple(c * 2.0 ** (6 - i) for i, c in enumerate(_EXPM1))
+"""(e^2x - 1 - 2x) ÷ 2x² in x."""
 
-def _split(v: Lanes, x: Value, low: float, high: float) -> tuple[Value, Value]:
-    """Return k and r, x = k · ln 2 + r, of x held between low and high; k as the last bits of an integer.
 
-    ln 2 is taken off in two parts, of which the first times k is exact.
+def _split(v: Lanes, x: Value, low: float, high: float, factor: float = 1.0) -> tuple[Value, Value]:
+    """Return k and r of x held between low and high, factor · x = k · ln 2 + factor · r.
+
+    factor: ± a power of 2. k: the last bits of an integer. ln 2 is taken off in two parts, of which the first
+    times k is exact.
     """
     x = v.smaller(high, v.larger(low, x))
-    t = v.fma(x, 1.4426950408889634, _MAGIC)
+    t = v.fma(x, factor * 1.4426950408889634, _MAGIC)
     k = v.sub(t, _MAGIC)
-    r = v.fma(k, -1.428606765330187e-06, v.fma(k, -0.693145751953125, x))
+    r = v.fma(k, -1.428606765330187e-06 / factor, v.fma(k, -0.693145751953125 / factor, x))
     return v.bits(t), r
 
 
@@ -131,12 +136,6 @@ def exp(v: Lanes, x: Value) -> Value:
     rest = v.sub(v.op("shl", k, 23), half)
     near = v.mul(v.polynomial(r, _EXP), v.real(v.add(half, _ONE)))
     return v.mul(near, v.real(v.add(rest, _ONE)))
-
-
-def _half_exp(v: Lanes, x: Value, low: float) -> Value:
-    """Return half of e to the power x, of x no smaller than ``low`` >= -86, up to half of infinity."""
-    k, r = _split(v, x, low, 89.0)
-    return v.mul(v.polynomial(r, _EXP), v.real(v.add(v.op("shl", k, 23), _ONE - (1 << 23))))
 
 
 def _grown(v: Lanes, x: Value, low: float, high: float) -> Value:
@@ -160,11 +159,12 @@ def expm1(v: Lanes, x: Value) -> Value:
 
 
 def sigmoid(v: Lanes, x: Value) -> Value:
-    """Return 1 ÷ (1 + e^-x)."""
-    minus = v.negated(x)
+    """Return 1 ÷ (1 + e^-x). Half of e^-x is computed, up to half of infinity."""
     if width(x.type) == 64:
-        return v.div(1.0, v.add(libm("exp")(v, minus), 1.0))
-    return v.div(1.0, v.fma(_half_exp(v, minus, -80.0), 2.0, 1.0))
+        return v.div(1.0, v.add(libm("exp")(v, v.negated(x)), 1.0))
+    k, r = _split(v, x, -89.0, 80.0, -1.0)
+    half = v.mul(v.polynomial(r, _EXP_MINUS), v.real(v.add(v.op("shl", k, 23), _ONE - (1 << 23))))
+    return v.div(1.0, v.fma(half, 2.0, 1.0))
 
 
 # ---- logarithms ----------------------------------------------------------------------------------------
@@ -392,9 +392,13 @@ _ERF_FAR = (
 
 @_single
 def tanh(v: Lanes, x: Value) -> Value:
-    """Return the hyperbolic tangent, (e^2x - 1) ÷ (e^2x + 1)."""
-    grown = _grown(v, v.add(x, x), -20.0, 20.0)
-    return _unless_small(v, x, v.div(grown, v.add(grown, 2.0)))
+    """Return the hyperbolic tangent, g ÷ (g + 1) with g = (e^2x - 1) ÷ 2; -0.0 gets its sign back."""
+    k, r = _split(v, x, -10.0, 10.0, 2.0)
+    scale = v.real(v.add(v.op("shl", k, 23), _ONE))
+    part = v.fma(v.mul(r, r), v.polynomial(r, _TANH), r)
+    g = v.fma(scale, part, v.fma(scale, 0.5, -0.5))
+    sign = v.op("and", v.bits(x), -(1 << 31))
+    return v.real(v.op("or", v.bits(v.div(g, v.add(g, 1.0))), sign))
 
 
 @_single

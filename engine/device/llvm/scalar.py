@@ -1,7 +1,10 @@
 """Scalar expressions as LLVM IR: every operation of ``engine/expr.py`` on vectors of any number of lanes."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from graphdoc.engine.device.llvm import math_cast, math_float, math_integer
 from graphdoc.engine.device.llvm.builder import Function, Target, Value, integer, mangled
@@ -71,13 +74,36 @@ class Scalars:
         if node.op == "const":
             return self.constant(node.value, node.dtype)
         if node.op == "cast":
-            return math_cast.cast(self.lanes, args[0], node.args[0].dtype, node.dtype, self.native)
+            source = node.args[0]
+            fits = node.dtype.kind in "iu" and within(source, node.dtype)
+            return math_cast.cast(self.lanes, args[0], source.dtype, node.dtype, self.native, fits=fits)
         if node.op == "pow" and node.dtype.kind not in "iub" and node.args[1].op == "const":
             result = math_float.power_of(self.lanes, args[0], float(node.args[1].value), args[1])
         else:
             result = _rule(node)(self.lanes, *args)
         rounds = node.dtype in (F16, BF16) and node.op not in EXACT
         return math_cast.rounded(self.lanes, result, node.dtype, self.native) if rounds else result
+
+
+def within(node: Expr, dtype: Dtype) -> bool:
+    """Return whether an expression of floats, where it is not NaN, surely fits an integer dtype."""
+    info = np.iinfo(dtype)
+    low, high = bounds(node)
+    return info.min <= low and high <= info.max and dtype.itemsize <= 4
+
+
+def bounds(node: Expr) -> tuple[float, float]:
+    """Return between which numbers an expression lies, where it is not NaN, as far as constants tell."""
+    if node.op == "const" and not np.isnan(float(node.value)):
+        return float(node.value), float(node.value)
+    if node.op in ("min", "max"):
+        (low, high), (least, most) = map(bounds, node.args)
+        choose = min if node.op == "min" else max
+        return choose(low, least), choose(high, most)
+    if node.op in ("rint", "floor", "ceil", "trunc"):
+        low, high = bounds(node.args[0])
+        return float(np.floor(low)), float(np.ceil(high))
+    return -math.inf, math.inf
 
 
 def converts_half(target: Target) -> bool:

@@ -16,7 +16,7 @@ ENOUGH = 16 * 1024
 """Bytes to touch, or quarter cycles to compute, that make one more thread pay."""
 
 BLOCK = 4096
-"""Elements of a row that make one unit of work, where rows are few and long."""
+"""Elements of a row that make one unit of work, where rows are few and long; a multiple of all vectors."""
 
 
 def ordered(shape: Sequence[int], strides: Sequence[Sequence[int]], first: int) -> tuple[Axes, list[int]]:
@@ -44,15 +44,15 @@ def threads_for(nbytes: int, cycles: float, units: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One axis cut into blocks: the axis, how many elements to a block, and how many blocks."""
+    """One axis cut into blocks of ``length`` elements, the last one up to twice as long."""
 
     size: int
     length: int
 
     @property
     def count(self) -> int:
-        """Return the number of blocks, the last one maybe shorter."""
-        return -(-self.size // self.length)
+        """Return the number of blocks."""
+        return max(self.size // self.length, 1)
 
     def axis(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """Return the axis of the blocks, given the strides along the cut one."""
@@ -61,14 +61,15 @@ class Block:
     @classmethod
     def of_row(cls, size: int) -> "Block":
         """Return a row, cut into blocks where it is long."""
-        return cls(size, BLOCK if size > BLOCK * 3 // 2 else max(size, 1))
+        return cls(size, BLOCK if size >= 2 * BLOCK else max(size, 1))
 
     def extent(self, fn: Function, index: Number) -> Number:
         """Return how many elements a block has."""
         if self.count == 1:
             return fn.dim(self.size)
-        left = fn.sub(fn.dim(self.size), fn.mul(index, fn.dim(self.length)))
-        return fn.least(fn.dim(self.length), left)
+        last = fn.op(f"icmp eq i64 {number(index).name}, {number(fn.dim(self.count - 1)).name}", "i1")
+        longer, usual = fn.dim(self.size - (self.count - 1) * self.length), fn.dim(self.length)
+        return fn.op(f"select {last}, {longer}, {usual}", "i64")
 
 
 class Odometer:

@@ -11,7 +11,7 @@ import pytest
 from graphdoc.engine import expr
 from graphdoc.engine.device.llvm.builder import Function, Target, scalar, vector
 from graphdoc.engine.device.llvm.compiler import host_target
-from graphdoc.engine.device.llvm.scalar import RULES, Scalars
+from graphdoc.engine.device.llvm.scalar import RULES, Scalars, bounds, within
 from graphdoc.engine.expr import BF16, BOOL, DTYPES, F16, F32, F64, I64, OPERATIONS, Expr, apply, cast, load
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.program import Buffer, Step, whole
@@ -365,3 +365,35 @@ def test_meaningless_operations_are_refused(name: str, dtype: Dtype) -> None:
     arguments = [load(k, dtype) for k in range(OPERATIONS[name].arity)]
     with pytest.raises(ValueError, match=f"{name} of {dtype}"):
         Scalars(fn, 4).emit([apply(name, *arguments)], lambda k: fn.load(vector(scalar(dtype), 4), place))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.kind in "iu"], ids=str)
+@pytest.mark.parametrize("source", [F32, F64, F16], ids=str)
+def test_clamped_casts(source: Dtype, dtype: Dtype) -> None:
+    """Where constants keep a float in range, a shorter way gives the same, NaN and limits among them."""
+    info = np.iinfo(dtype)
+    low, high = (expr.const(float(limit), source) for limit in (max(info.min, -1000), min(info.max, 1000)))
+    x = numbers(np.random.default_rng(5), 3000, source)
+    if dtype == np.uint32:
+        x = x[np.isfinite(x)]
+    rounded = apply("rint", load(0, source))
+    roots = [
+        cast(apply("min", apply("max", rounded, low), high), dtype),
+        cast(apply("max", low, apply("min", high, rounded)), dtype),
+        cast(apply("rint", apply("min", apply("max", load(0, source), low), high)), dtype),
+    ]
+    for root, got in zip(roots, compute(roots, [x], 8, host_target()), strict=True):
+        same(got, wanted(root, [x]))
+
+
+def test_bounds_follow_constants() -> None:
+    """What lies between constants is known to; what may be NaN alone or unbounded is not."""
+    x, low, high = load(0, F32), expr.const(-3.5, F32), expr.const(7, F32)
+    clamped = apply("min", apply("max", x, low), high)
+    assert bounds(clamped) == (-3.5, 7)
+    assert bounds(apply("rint", clamped)) == (-4, 7)
+    assert bounds(apply("max", x, low)) == (-3.5, math.inf)
+    assert bounds(apply("floor", expr.const(math.inf, F32))) == (math.inf, math.inf)
+    assert within(clamped, np.dtype(np.int8))
+    assert not within(clamped, np.dtype(np.uint8))
+    assert not within(expr.const(math.nan, F32), np.dtype(np.int8))

@@ -26,7 +26,19 @@ from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.ops.table import TensorType, canonical_domain
 from graphdoc.engine.program import Buffer, Kind, Program, Spec, Step, View, dense_strides, whole
 
-FAMILIES = ("elementwise", "layout", "rows", "pool", "products", "conv", "index", "fused")
+FAMILIES = (
+    "elementwise",
+    "layout",
+    "rows",
+    "pool",
+    "products",
+    "conv",
+    "index",
+    "fused",
+    "quantize",
+    "integer",
+    "recurrent",
+)
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 
 _FOLDED = 1 << 16
@@ -197,7 +209,7 @@ class Site:
     def packed(self, view: View) -> View:
         """Return a row-major copy."""
         if view.buffer.kind is Kind.CONSTANT:
-            return constant(content(view), self.name)
+            return constant(np.array(content(view), order="C"), self.name)
         result = self.fresh(view.shape, view.dtype)
         self.copy(view, result)
         return result

@@ -3,11 +3,13 @@
 A depthwise convolution, one channel a group, is a sum over windows instead (Rows).
 """
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
 from typing import Any
 
-from graphdoc.engine.expr import Expr, apply, cast, load, stage
+from graphdoc.engine.expr import I32, Expr, apply, cast, load, stage
 from graphdoc.engine.kernels.rows import Output, Reduction, Rows
 from graphdoc.engine.lower import NotLowered, Site, lowering
 from graphdoc.engine.lower_elementwise import wide
@@ -16,7 +18,7 @@ from graphdoc.engine.lower_pool import reach, windows
 from graphdoc.engine.lower_products import Epilogue, contract, the_sum
 from graphdoc.engine.lower_rows import floats_only
 from graphdoc.engine.ops.conv_transpose import transposed_window
-from graphdoc.engine.ops.window import sliding
+from graphdoc.engine.ops.window import Window, sliding
 from graphdoc.engine.program import View
 
 
@@ -32,7 +34,10 @@ def channels_first(view: View) -> View:
 
 
 def image(at: Site, x: View, before: Sequence[int], after: Sequence[int], value: Any = 0) -> View:
-    """Return x (N, C, *spatial) as (N, *spatial, C), padded, its channels innermost in memory."""
+    """Return x (N, C, *spatial) as (N, *spatial, C), padded, its channels innermost in memory.
+
+    value: a number, or a scalar view.
+    """
     last = channels_last(x)
     if not any(before) and not any(after) and (last.strides[-1] == 1 or last.shape[-1] == 1):
         return last
@@ -71,20 +76,10 @@ def convolution(
 ) -> View:
     """Add a convolution; ``finish`` computes of the sum with bias, and of views added (N, M, *out)."""
     floats_only(x, w, *bias)
-    channels, kernel = x.shape[1], w.shape[2:]
-    if len(x.shape) < 3 or len(x.shape) != len(w.shape) or x.dtype != w.dtype:
-        raise NotLowered("ranks or dtypes differ")
-    if (
-        channels != w.shape[1] * group
-        or w.shape[0] % group
-        or (kernel_shape and tuple(kernel_shape) != kernel)
-    ):
-        raise ValueError(f"weights {w.shape} in {group} groups do not fit {channels} channels")
-    window = sliding(x.shape[2:], kernel, **attributes)
-    if not prod(window.out):
-        raise NotLowered("no windows")
+    if x.dtype != w.dtype:
+        raise NotLowered("two dtypes")
+    window = checked_window(x, w, group, kernel_shape, attributes)
     patches = windows(image(at, x, *reach(window, x.shape[2:])), window, 1)
-    out = at.fresh((x.shape[0], *window.out, w.shape[0]), x.dtype)
     extra = [*bias, *map(channels_last, added)]
 
     def epilogue(total: Expr, *rest: Expr) -> Expr:
@@ -92,11 +87,38 @@ def convolution(
             total = apply("add", total, term)
         return finish(total, *rest[len(bias) :])
 
-    if group > 1 and w.shape[1] == 1:
-        _depthwise(at, patches, w, out, group, epilogue, extra)
+    out = at.fresh((x.shape[0], *window.out, w.shape[0]), x.dtype)
+    if is_depthwise(w, group):
+        depthwise(at, patches, w, out, group, multiplied, epilogue, extra)
     else:
-        _grouped(at, patches, w, out, group, epilogue, extra)
+        grouped(at, patches, w, out, group, epilogue, extra)
     return channels_first(out)
+
+
+def checked_window(
+    x: View, w: View, group: int, kernel_shape: Sequence[int] | None, attributes: dict[str, Any]
+) -> Window:
+    """Return the window of a convolution of x with w. Raises ValueError where they do not fit."""
+    if len(x.shape) < 3 or len(x.shape) != len(w.shape):
+        raise NotLowered("ranks differ")
+    channels, kernel = x.shape[1], w.shape[2:]
+    fits = not kernel_shape or tuple(kernel_shape) == kernel
+    if channels != w.shape[1] * group or w.shape[0] % group or not fits:
+        raise ValueError(f"weights {w.shape} in {group} groups do not fit {channels} channels")
+    window = sliding(x.shape[2:], kernel, **attributes)
+    if not prod(window.out):
+        raise NotLowered("no windows")
+    return window
+
+
+def is_depthwise(w: View, group: int) -> bool:
+    """Return whether every group has one channel."""
+    return group > 1 and w.shape[1] == 1
+
+
+def multiplied(x: Expr, w: Expr) -> Expr:
+    """Return the product of an element and a weight in the dtype to sum in."""
+    return apply("mul", wide(x), wide(w))
 
 
 def _split(view: View, axis: int, parts: int) -> View:
@@ -108,7 +130,7 @@ def _split(view: View, axis: int, parts: int) -> View:
     return View(view.buffer, tuple(shape), tuple(strides), view.offset)
 
 
-def _grouped(
+def grouped(
     at: Site, patches: View, w: View, out: View, group: int, finish: Epilogue, extra: Sequence[View]
 ) -> None:
     """Contract (n, *out, c, *kernel) with w (M, C/group, *kernel) into (n, *out, M)."""
@@ -127,10 +149,20 @@ def _grouped(
     contract(at, (1, 1 + rank, 1 + rank), a, b, target, finish, spread)
 
 
-def _depthwise(
-    at: Site, patches: View, w: View, out: View, group: int, finish: Epilogue, extra: Sequence[View]
+def depthwise(
+    at: Site,
+    patches: View,
+    w: View,
+    out: View,
+    group: int,
+    term: Callable[[Expr, Expr], Expr],
+    finish: Epilogue,
+    extra: Sequence[View],
 ) -> None:
-    """Sum windows times weights per channel: rows (n, *out, channel, multiplier), reduced over the kernel."""
+    """Sum windows with weights per channel: rows (n, *out, channel, multiplier), reduced over the kernel.
+
+    term: what is summed, of an element and a weight.
+    """
     rank = len(w.shape) - 2
     times = w.shape[0] // group
     rows = [*out.shape[: 1 + rank], group, times]
@@ -147,17 +179,47 @@ def _depthwise(
         (*(0,) * (rank + 1), w.strides[0] * times, w.strides[0], *w.strides[2:]),
         w.offset,
     )
-    total = Reduction("sum", apply("mul", wide(load(0, x.dtype)), wide(load(1, w.dtype))))
+    total = Reduction("sum", term(load(0, x.dtype), load(1, w.dtype)))
     beside = [_split(view.broadcast(out.shape), rank + 1, group) for view in extra]
     grown = [View(v.buffer, domain, (*v.strides, *(0,) * rank), v.offset) for v in beside]
     kind = total.expr.dtype
-    terms = [cast(load(2 + k, view.dtype), kind) for k, view in enumerate(grown)]
+    terms = [load(2 + k, view.dtype) for k, view in enumerate(grown)]
+    terms = terms if kind == I32 else [cast(e, kind) for e in terms]
     result = cast(finish(stage(0, kind), *terms), out.dtype)
     spec = Rows(rank, (total,), (Output(result, full=False),))
     at.step(spec, [x, weights, *grown], [_split(out, rank + 1, group)])
 
 
 # ---- transposed ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Outputs of one axis that lie a stride apart: they read the same taps.
+
+    first: the first of them. count: how many. taps: the first tap and the step between taps, and how many.
+    start: the element that the first output reads with the first tap; move: to the next tap's element.
+    """
+
+    first: int
+    count: int
+    taps: tuple[int, int, int]
+    start: int
+    move: int
+
+
+def _phases(size: int, stride: int, dilation: int, kernel: int, begin: int) -> list[Phase]:
+    """Return the phases of an output axis of ``size``: output o reads element (o + begin - tap·dilation) ÷
+    stride of x with every tap for which that is whole."""
+    found = []
+    step = stride // gcd(stride, dilation)
+    for first in range(min(stride, size)):
+        tap = next((t for t in range(step) if (first + begin - t * dilation) % stride == 0), kernel)
+        many = len(range(tap, kernel, step))
+        start = (first + begin - tap * dilation) // stride
+        count = len(range(first, size, stride))
+        found.append(Phase(first, count, (tap, step, many), start, -(step * dilation // stride)))
+    return found
 
 
 @lowering("ConvTranspose")
@@ -171,9 +233,82 @@ def conv_transpose(
     kernel_shape: Sequence[int] | None = None,
     **attributes: Any,
 ) -> View:
-    """The transposed convolution, by phases: outputs a stride apart are one convolution of x each."""
+    """The transposed convolution, phase by phase: outputs a stride apart are one convolution of x."""
     floats_only(x, w, bias)
     if len(x.shape) < 3 or len(x.shape) != len(w.shape) or x.dtype != w.dtype:
         raise NotLowered("ranks or dtypes differ")
-    window = transposed_window(x.shape[2:], w.shape[2:], **attributes)
-    raise NotLowered("transposed")
+    if x.shape[1] != w.shape[0] or w.shape[0] % group:
+        raise ValueError(f"weights {w.shape} in {group} groups do not fit {x.shape}")
+    window, sizes = transposed_window(x.shape[2:], w.shape[2:], **attributes)
+    out = at.fresh((x.shape[0], *sizes, w.shape[1] * group), x.dtype)
+    rows = zip(sizes, window.strides, window.dilations, window.kernel, window.begin, strict=True)
+    axes = [_phases(*row) for row in rows]
+    before, after = zip(*(_margins(p, n) for p, n in zip(axes, x.shape[2:], strict=True)), strict=True)
+    padded = image(at, x, before, after)
+    extra = [] if bias is None else [bias]
+    for phase in product(*axes):
+        _one_phase(at, padded, before, w, out, group, phase, window, extra)
+    return channels_first(out)
+
+
+def _margins(phases: Sequence[Phase], size: int) -> tuple[int, int]:
+    """Return the padding before and after an axis of x that all phases need."""
+    low, high = 0, size - 1
+    for phase in phases:
+        if phase.count and phase.taps[2]:
+            ends = [phase.start + phase.move * (phase.taps[2] - 1), phase.start + phase.count - 1]
+            low, high = min(low, ends[0], phase.start), max(high, ends[1])
+    return -low, high - size + 1
+
+
+def _one_phase(
+    at: Site,
+    padded: View,
+    before: Sequence[int],
+    w: View,
+    out: View,
+    group: int,
+    phase: Sequence[Phase],
+    window: Window,
+    extra: Sequence[View],
+) -> None:
+    """Add the steps of the outputs of one phase per axis."""
+    target, weights = out, w
+    offset, strides = padded.offset, padded.strides
+    for axis, part in enumerate(phase):
+        target = target.sliced(1 + axis, part.first, part.count, window.strides[axis])
+        weights = weights.sliced(2 + axis, part.taps[0], part.taps[2], part.taps[1])
+        offset += (part.start + before[axis]) * strides[1 + axis]
+    if not target.size:
+        return
+    if not weights.size:
+        _only_bias(at, target, extra)
+        return
+    patches = View(
+        padded.buffer,
+        (*target.shape[:-1], padded.shape[-1], *weights.shape[2:]),
+        (*strides, *(strides[1 + axis] * part.move for axis, part in enumerate(phase))),
+        offset,
+    )
+    turned = _features_first(weights, group)
+
+    def epilogue(total: Expr, *rest: Expr) -> Expr:
+        return apply("add", total, rest[0]) if rest else total
+
+    grouped(at, patches, turned, target, group, epilogue, extra)
+
+
+def _features_first(w: View, group: int) -> View:
+    """Return weights (C, M/group, *kernel) as a convolution has them: (M, C/group, *kernel)."""
+    parts = _split(w, 0, group)
+    rest = range(3, len(parts.shape))
+    moved = parts.permuted([0, 2, 1, *rest])
+    shape = (moved.shape[0] * moved.shape[1], *moved.shape[2:])
+    return View(w.buffer, shape, moved.strides[1:], w.offset)
+
+
+def _only_bias(at: Site, target: View, extra: Sequence[View]) -> None:
+    if extra:
+        at.copy(extra[0].broadcast(target.shape), target)
+    else:
+        at.fill(0, target)

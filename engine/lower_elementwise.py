@@ -1,6 +1,6 @@
 """Element-wise operators → expressions: each means what its row in ``engine/ops`` computes.
 
-Arithmetic and comparison compute in the dtype of the inputs; functions registered ``wide`` compute float16 and
+Arithmetic and comparison compute in the dtype of the inputs; functions of one float compute float16 and
 bfloat16 in float32 and round once, as level 0 does.
 """
 

@@ -215,7 +215,7 @@ def _with_skip(at: Site, x: View, skip: View, bias: View | None) -> tuple[list[V
 def _normalised(
     at: Site, views: list[View], stages: Sequence[Reduction], y: Expr, total: Expr, statistics: Sequence[Expr]
 ) -> tuple[View, ...]:
-    """Add the step; return the result, the statistics in float32, and the sum, as far as they are asked for."""
+    """Add the step; return the result, the statistics in float32 and the sum, as far as asked for."""
     x = views[0]
     wanted = [(cast(y, x.dtype), True), *((cast(s, F32), False) for s in statistics)]
     wanted.append((cast(total, x.dtype), True))

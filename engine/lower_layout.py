@@ -16,7 +16,12 @@ from graphdoc.engine.program import View
 
 def ints(at: Site, view: View | None, what: str) -> list[int] | None:
     """Return a constant list of integers, None for an omitted input."""
-    return None if view is None else [int(n) for n in at.known(view, what).reshape(-1)]
+    return None if view is None else listed(at, view, what)
+
+
+def listed(at: Site, view: View | None, what: str) -> list[int]:
+    """Return a constant list of integers. Raises NotLowered when it is not constant, or omitted."""
+    return [int(n) for n in at.known(view, what).reshape(-1)]
 
 
 @lowering("Identity", empty=True)
@@ -27,13 +32,22 @@ def identity(at: Site, x: View) -> View:
 
 @lowering("Dropout")
 def dropout(
-    at: Site, x: View, ratio: View | None = None, training: View | None = None, **attributes: Any
-) -> View:
-    """The same elements: nothing is dropped outside training."""
+    at: Site,
+    x: View,
+    ratio: View | None = None,
+    training: View | None = None,
+    *,
+    is_test: int = 0,
+    **attributes: Any,
+) -> tuple[View, ...]:
+    """The same elements: nothing is dropped outside training. The mask is all ones."""
     trains = training is not None and bool(at.known(training, "training_mode").reshape(()))
-    if trains or at.outputs > 1 or (at.version < 7 and not attributes.get("is_test")):
-        raise NotLowered("dropout that drops, or whose mask is asked for")
-    return x
+    if trains or (at.version < 7 and not is_test):
+        raise NotLowered("dropout that drops")
+    if at.outputs == 1:
+        return (x,)
+    kind = np.bool_ if at.version >= 10 else x.dtype
+    return x, constant(np.broadcast_to(np.ones((), kind), x.shape), at.name)
 
 
 # ---- shapes -------------------------------------------------------------------------------------------
@@ -42,8 +56,7 @@ def dropout(
 @lowering("Reshape", empty=True)
 def reshape(at: Site, x: View, target: View | None = None, *, allowzero: int = 0, **old: Any) -> View:
     """The same elements in another shape: 0 keeps the axis (unless ``allowzero``), -1 takes the rest."""
-    sizes = ints(at, target, "the shape") if target is not None else list(old["shape"])
-    assert sizes is not None
+    sizes = listed(at, target, "the shape") if target is not None else list(old["shape"])
     if not allowzero:
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     if -1 in sizes:
@@ -62,9 +75,9 @@ def flatten(at: Site, x: View, *, axis: int = 1) -> View:
 @lowering("Squeeze", empty=True)
 def squeeze(at: Site, x: View, axes_input: View | None = None, *, axes: Sequence[int] | None = None) -> View:
     """Without axes of size 1: those listed, or all."""
-    listed = axes if axes_input is None else ints(at, axes_input, "the axes")
+    named = axes if axes_input is None else listed(at, axes_input, "the axes")
     rank = len(x.shape)
-    gone = [a for a in range(rank) if x.shape[a] == 1] if listed is None else positive_axes(listed, rank)
+    gone = [a for a in range(rank) if x.shape[a] == 1] if named is None else positive_axes(named, rank)
     if any(x.shape[a] != 1 for a in gone):
         raise ValueError("an axis to squeeze is longer than 1")
     return x.permuted([a for a in range(rank) if a not in gone])
@@ -73,12 +86,11 @@ def squeeze(at: Site, x: View, axes_input: View | None = None, *, axes: Sequence
 @lowering("Unsqueeze", empty=True)
 def unsqueeze(at: Site, x: View, axes_input: View | None = None, *, axes: Sequence[int] = ()) -> View:
     """With new axes of size 1."""
-    listed = axes if axes_input is None else ints(at, axes_input, "the axes")
-    assert listed is not None
-    rank = len(x.shape) + len(listed)
-    new = set(positive_axes(listed, rank))
-    if len(new) < len(listed) or not new <= set(range(rank)):
-        raise ValueError(f"axes {listed} do not fit rank {rank}")
+    named = axes if axes_input is None else listed(at, axes_input, "the axes")
+    rank = len(x.shape) + len(named)
+    new = set(positive_axes(named, rank))
+    if len(new) < len(named) or not new <= set(range(rank)):
+        raise ValueError(f"axes {named} do not fit rank {rank}")
     return with_ones(x, sorted(new))
 
 
@@ -103,8 +115,7 @@ def transpose(at: Site, x: View, *, perm: Sequence[int] | None = None) -> View:
 @lowering("Expand", empty=True)
 def expand(at: Site, x: View, target: View) -> View:
     """Repeated along axes of size 1."""
-    sizes = ints(at, target, "the shape")
-    assert sizes is not None
+    sizes = listed(at, target, "the shape")
     return x.broadcast(np.broadcast_shapes(x.shape, tuple(sizes)))
 
 
@@ -115,11 +126,9 @@ def expand(at: Site, x: View, target: View) -> View:
 def slice_(at: Site, x: View, *inputs: View | None, **old: Sequence[int]) -> View:
     """Every n-th element between two places of some axes."""
     names = ("starts", "ends", "axes", "steps")
-    given = {name: ints(at, view, name) for name, view in zip(names, inputs, strict=False)} | old
-    starts, ends = given["starts"], given["ends"]
-    assert starts is not None
-    assert ends is not None
-    for axis, part in enumerate(_slices(x.shape, starts, ends, given.get("axes"), given.get("steps"))):
+    given = {k: listed(at, v, k) for k, v in zip(names, inputs, strict=False) if v is not None} | old
+    parts = _slices(x.shape, given["starts"], given["ends"], given.get("axes"), given.get("steps"))
+    for axis, part in enumerate(parts):
         places = range(x.shape[axis])[part]
         if part != slice(None):
             x = x.sliced(axis, places.start, len(places), places.step)
@@ -172,8 +181,7 @@ def tile(at: Site, x: View, repeats: View) -> View:
     """Repeated along each axis."""
     if at.version < 6:
         raise NotLowered("Tile of opset 1")
-    counts = ints(at, repeats, "the repeats")
-    assert counts is not None
+    counts = listed(at, repeats, "the repeats")
     if len(counts) != len(x.shape):
         raise ValueError("one count per axis is needed")
     shape = [n for pair in zip(counts, x.shape, strict=True) for n in pair]
@@ -198,10 +206,9 @@ def pad(
     if at.version < 11:
         raise NotLowered("Pad with its numbers in attributes")
     rank = len(x.shape)
-    amounts = ints(at, pads, "the pads")
-    assert amounts is not None
+    amounts = listed(at, pads, "the pads")
     if axes is not None:
-        amounts = _spread(amounts, positive_axes(ints(at, axes, "the axes") or [], rank), rank)
+        amounts = _spread(amounts, positive_axes(listed(at, axes, "the axes"), rank), rank)
     before, after = amounts[:rank], amounts[rank:]
     if len(after) != rank or min(amounts, default=0) < 0:
         raise NotLowered("pads that remove elements")
@@ -238,13 +245,17 @@ def interior(outer: View, before: Sequence[int], shape: Sequence[int]) -> View:
 
 
 def fill_borders(at: Site, outer: View, before: Sequence[int], after: Sequence[int], value: Any) -> None:
-    """Write the constant around the data: every border element once."""
+    """Write a number, or what a scalar view shows, around the data: every border element once."""
     for axis, (b, a) in enumerate(zip(before, after, strict=True)):
         size = outer.shape[axis]
-        if b:
-            at.fill(value, outer.sliced(axis, 0, b))
-        if a:
-            at.fill(value, outer.sliced(axis, size - a, a))
+        for start, count in ((0, b), (size - a, a)):
+            border = outer.sliced(axis, start, count)
+            if not count:
+                continue
+            if isinstance(value, View):
+                at.copy(value.broadcast(border.shape), border)
+            else:
+                at.fill(value, border)
         outer = outer.sliced(axis, b, size - b - a)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphdoc.engine.expr import DTYPES, F32, F64, Dtype, Expr, apply, cast, load
+from graphdoc.engine.expr import DTYPES, F32, F64, I8, I32, U8, Dtype, Expr, apply, cast, load
 from graphdoc.engine.kernels.contraction import Contraction
 from graphdoc.engine.lower import NotLowered, Site, lowering
 from graphdoc.engine.lower_elementwise import like
@@ -17,7 +17,9 @@ Epilogue = Callable[..., Expr]
 
 
 def accumulator(dtype: Dtype) -> Dtype:
-    """Return the dtype in which products of a float dtype are summed."""
+    """Return the dtype in which products are summed: of 8-bit codes exactly."""
+    if dtype in (I8, U8):
+        return I32
     return F64 if dtype == F64 else F32
 
 
@@ -37,10 +39,12 @@ def contract(
 ) -> None:
     """Add a contraction whose epilogue computes in the accumulator's dtype and rounds once.
 
-    axes: how many axes are batch, rows and terms. extra: views that broadcast to ``out``.
+    axes: how many axes are batch, rows and terms. extra: views that broadcast to ``out``; beside a sum of
+    codes ``finish`` gets them in their own dtypes.
     """
     kind = accumulator(a.dtype)
-    further = [cast(load(2 + k, view.dtype), kind) for k, view in enumerate(extra)]
+    further = [load(2 + k, view.dtype) for k, view in enumerate(extra)]
+    further = further if kind == I32 else [cast(e, kind) for e in further]
     epilogue = cast(finish(load(-1, kind), *further), out.dtype)
     spec = Contraction(*axes, epilogue, kind)
     at.step(spec, [a, b, *(view.broadcast(out.shape) for view in extra)], [out])
@@ -61,7 +65,11 @@ def product(at: Site, a: View, b: View, finish: Epilogue = the_sum, extra: Seque
     out = _matrices(at, a, b, finish, extra)
     rank = len(out.shape)
     return out.permuted(
-        [axis for axis in range(rank) if not ((vector_a and axis == rank - 2) or (vector_b and axis == rank - 1))]
+        [
+            axis
+            for axis in range(rank)
+            if not ((vector_a and axis == rank - 2) or (vector_b and axis == rank - 1))
+        ]
     )
 
 

@@ -401,21 +401,21 @@ class Builder:
             if results is not None:
                 self._outputs(item, [Known(value, shared) for value in results])
                 return
-        if random and self.random_put_off:
-            self._later(item)
-            return
         types = _inferred(row, node, inputs)
         if types and not random and all(known.value is not None for known in types):
             self._outputs(item, [Known(known.value) for known in types])
             return
-        lowered = None if row is None or random else find_lowering(row.domain, row.name, row.since)
+        lowered = None if row is None else find_lowering(row.domain, row.name, row.since)
         if lowered is not None:
             if any(not isinstance(s, Known) and not sized(s.type) and not _settled(s) for s in inputs):
                 self._later(item)
                 return
             if self._lower(item, row, lowered, inputs, types):
                 return
-        self._host(item, inputs, types)
+        if random and self.random_put_off:
+            self._later(item)
+        else:
+            self._host(item, inputs, types)
 
     def _outputs(self, item: Visit, states: Sequence[State]) -> None:
         for value, key, state in zip(item.node.outputs, item.node.keys, states, strict=False):

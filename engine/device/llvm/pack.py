@@ -8,9 +8,14 @@ import numpy as np
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.contraction import floats, tilings
 from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
+from graphdoc.engine.expr import load
 from graphdoc.engine.kernels.contraction import Contraction
+from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.winograd import Winograd, transformed
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
+
+_SCATTERED, _FEW = 4096, 4
+"""Elements of an output, and columns, up to which they are written where they belong one by one."""
 
 
 def prepare_contractions(program: Program, target: Target) -> Program:
@@ -18,11 +23,28 @@ def prepare_contractions(program: Program, target: Target) -> Program:
 
     * An axis of the batch along which b repeats becomes an axis of rows.
     * A constant b is stored in panels: [..., n/width rounded up, k, width], the lanes past n being 0.
+    * An output whose columns do not lie together is computed beside, then copied.
     * A convolution that Winograd's tiles do sooner (``winograd_plan.py``) becomes one; its rounding differs.
     """
     packed: dict[Any, View] = {}
-    steps = [_prepared(step, target, packed) for step in program.steps]
+    steps = [
+        _prepared(part, target, packed) for step in program.steps for part in with_columns_together(step)
+    ]
     return replace(program, steps=steps)
+
+
+def with_columns_together(step: Step) -> list[Step]:
+    """Return a contraction whose output's columns lie apart as two steps: the second one spreads them.
+
+    Columns one by one into lines far apart cost several times what a copy in blocks does.
+    """
+    out = step.outputs[0]
+    small = out.size < _SCATTERED or out.shape[-1] < _FEW
+    if not isinstance(step.spec, Contraction) or not floats(step) or out.strides[-1] == 1 or small:
+        return [step]
+    inner = whole(Buffer(f"{out.buffer.name}.columns", out.dtype, out.size), out.shape)
+    copy = Map((load(0, out.dtype),))
+    return [replace(step, outputs=(inner,)), Step(copy, (inner,), (out,), step.nodes)]
 
 
 def _prepared(step: Step, target: Target, packed: dict[Any, View]) -> Step:

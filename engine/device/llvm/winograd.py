@@ -17,7 +17,7 @@ from graphdoc.engine.device.llvm.winograd_plan import Plan, plan_of
 from graphdoc.engine.device.llvm.winograd_transform import Transform
 from graphdoc.engine.expr import leaves
 from graphdoc.engine.kernels.winograd import Winograd, transforms
-from graphdoc.engine.program import Step
+from graphdoc.engine.program import Axes, Step
 
 
 def tactics_winograd(step: Step, target: Target) -> list[str]:
@@ -70,7 +70,7 @@ class _Emitter:
         steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in (v.strides[-1] for v in self.views)]
         self.rows = [Column(view.dtype, step) for view, step in zip(self.views, steps, strict=True)]
         dtype = self.spec.accumulate
-        axes = [(plan.channels, (1, plan.tile.columns))]
+        axes: Axes = [(plan.channels, (1, plan.tile.columns))]
         self.sums = Sums(self.precision, plan.tile, (dtype, dtype), axes, gapped=False)
         self.v = self.scratch
         self.m = f.at(self.v, f.mul(self.d_v, self.points), self.kind)
@@ -109,10 +109,11 @@ class _Emitter:
         return [n, y, x], [f.sub(at_y, y) if y is not at_y else 0, f.sub(at_x, x) if x is not at_x else 0]
 
     def _start(self, operand: int, base: Value, place: Sequence[Number]) -> Value:
-        f, offset = self.f, number(0)
+        """Return the address of an operand's element at a place (n, y, x) of column 0."""
+        f, here = self.f, base
         for at, stride in zip(place, self.strides[operand], strict=True):
-            offset = f.add(offset, f.mul(at, stride))  # type: ignore[assignment]
-        return f.at(base, offset, self.rows[operand].element)
+            here = f.at(here, f.mul(at, stride), self.rows[operand].element)
+        return here
 
     # ---- the three parts -----------------------------------------------------------------------------
 

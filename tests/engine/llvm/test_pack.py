@@ -80,3 +80,19 @@ def test_what_is_computed_is_not_packed() -> None:
     made.steps[0] = Step(made.steps[0].spec, (made.steps[0].inputs[0], inner), made.steps[0].outputs)
 
     assert prepare_contractions(made, TARGET).steps[0].spec.packed == 0  # type: ignore[attr-defined]
+
+
+def test_columns_apart_are_copied_there() -> None:
+    """A product of which each column is a line of the output is computed beside, then transposed."""
+    made = program((80, 7), (7, 64), 0, 1, 1)
+    out = made.outputs["y"]
+    turned = View(out.buffer, (80, 64), (1, 80))
+    made.steps[0] = Step(made.steps[0].spec, made.steps[0].inputs, (turned,), ("gemm",))
+    feeds = {"x": np.random.default_rng(1).integers(-3, 4, (80, 7))}
+
+    ready = prepare_contractions(made, TARGET)
+
+    assert [type(step.spec).__name__ for step in ready.steps] == ["Contraction", "Map"]
+    assert ready.steps[0].outputs[0].strides[-1] == 1
+    assert [step.nodes for step in ready.steps] == [("gemm",), ("gemm",)]
+    np.testing.assert_array_equal(evaluate(ready, feeds)["y"], evaluate(made, feeds)["y"])

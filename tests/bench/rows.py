@@ -143,6 +143,30 @@ def attention() -> Iterator[Case]:
         yield case(f"attention 12x{length}x64", nodes, feeds, weights)
 
 
+def recurrent() -> Iterator[Case]:
+    """LSTM and GRU, input size = hidden size, and an LSTM over a batch."""
+    for op, steps, batch, hidden in (
+        ("LSTM", 100, 1, 64),
+        ("LSTM", 100, 1, 128),
+        ("LSTM", 100, 1, 256),
+        ("LSTM", 1, 1, 128),
+        ("LSTM", 50, 16, 128),
+        ("GRU", 100, 1, 128),
+        ("GRU", 100, 1, 256),
+    ):
+        gates = 4 if op == "LSTM" else 3
+        scale = np.float32(hidden**-0.5)
+        weights = {
+            "w": random(1, gates * hidden, hidden) * scale,
+            "r": random(1, gates * hidden, hidden) * scale,
+            "b": random(1, 2 * gates * hidden) * scale,
+        }
+        more = {"linear_before_reset": 1} if op == "GRU" else {}
+        node = helper.make_node(op, ["x", "w", "r", "b"], ["y"], hidden_size=hidden, **more)
+        name = f"{op} {steps} steps, batch {batch}, hidden {hidden}"
+        yield case(name, [node], {"x": random(steps, batch, hidden)}, weights)
+
+
 def attention_program(one: Case) -> Program:
     """Return the program of one attention step for such a model."""
     length = one.feeds["q"].shape[1]
@@ -162,6 +186,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "rows": rows,
     "depthwise": depthwise,
     "attention": attention,
+    "recurrent": recurrent,
 }
 
 

@@ -1,7 +1,7 @@
 """Recurrent layers as machine code: every step one pass over the packed weights, the gates fused.
 
-A unit of work is a direction and a few rows of the batch, from the first step to the last: no thread waits
-for another within a step. Hidden units go by blocks of 16; what each needs of the weights lies side by side.
+A unit of work is a direction and a part of the batch, from the first step to the last: no thread waits for
+another within a step. Hidden units go by blocks of 16; what each needs of the weights lies side by side.
 The state lies in the thread's memory, the last and the next one in turns.
 """
 
@@ -46,7 +46,7 @@ class _Emitter:
         self.step, self.spec, self.target = step, spec, target
         self.fn = fn = Function()
         self.directions, self.steps, self.batch, self.gates, self.hidden = step.inputs[0].shape
-        self.rows = min(self.batch, 3 if target.registers < 32 else 6)
+        self.rows = min(self.batch, 2 if target.registers < 32 else 4)
         self.lanes = target.lanes(F32)
         self.kind = vector("float", self.lanes)
         self.vectors = WIDTH // self.lanes if self.rows == 1 else 1
@@ -63,18 +63,28 @@ class _Emitter:
         self.time = fn.dim(self.steps)
         self.scalars = Scalars(fn, self.lanes, target)
 
+    def _work(self) -> int:
+        """Return about how many cycles all steps of one row take."""
+        return self.steps * (self.hidden * self.hidden * self.gates // self.lanes // 2 + 40 * self.blocks)
+
+    def _parts(self) -> tuple[int, int]:
+        """Return into how many parts the batch is cut, and how many rows each has."""
+        worth = self._work() * self.batch // CYCLES_PER_THREAD
+        parts = max(1, min(-(-self.batch // self.rows), worth, 4 // self.directions))
+        return parts, -(-self.batch // parts)
+
     def kernel(self) -> Kernel:
         """Return the finished kernel."""
-        fn = self.fn
-        groups = -(-self.batch // self.rows)
-        batch = fn.dim(self.batch)
-        with units(fn, [fn.dim(self.directions), fn.dim(groups)]) as (d, group):
-            first = fn.least(fn.mul(group, self.rows), fn.sub(batch, self.rows))
-            _Rows(self, d, [fn.add(first, k) for k in range(self.rows)]).run()
-        per_step = self.hidden * self.hidden * self.gates // self.lanes // 2 + 40 * self.blocks
-        cycles = self.directions * self.batch * self.steps * per_step
-        threads = max(1, min(self.directions * groups, cycles // CYCLES_PER_THREAD, 64))
-        return fn.kernel(4 * self.pad * self.rows * 5, threads)
+        fn, (parts, rows) = self.fn, self._parts()
+        count, last = fn.dim(rows), fn.dim(self.batch - rows)
+        groups = fn.dim(-(-rows // self.rows))
+        with units(fn, [fn.dim(self.directions), fn.dim(parts)]) as (d, part):
+            first = fn.least(fn.mul(part, count), last)
+            _Part(self, d, first, count, groups).run()
+        return fn.kernel(4 * self.pad * rows * 6, self._threads(parts))
+
+    def _threads(self, parts: int) -> int:
+        return self.directions * parts if self._work() > CYCLES_PER_THREAD else 1
 
     def address(self, k: int, *at: Number) -> Value:
         """Return where operand k has an element; positions left out are 0."""
@@ -84,128 +94,137 @@ class _Emitter:
         return fn.at(self.bases[k], place, "float")
 
 
-class _Rows:
-    """The code for some rows of the batch in one direction."""
+class _Part:
+    """The code for some rows of the batch in one direction: ``count`` from ``first`` on, in groups."""
 
-    def __init__(self, parent: _Emitter, direction: Number, batch: list[Number]) -> None:
-        self.parent, self.fn, self.direction, self.batch = parent, parent.fn, direction, batch
+    def __init__(
+        self, parent: _Emitter, direction: Number, first: Number, count: Number, groups: Number
+    ) -> None:
+        self.parent, self.fn, self.direction = parent, parent.fn, direction
+        self.first, self.count, self.groups = first, count, groups
         self.spec, self.lanes = parent.spec, parent.lanes
-        size = parent.padded
         places = [parent.store]
-        for _ in range(5 * len(batch) - 1):
-            places.append(self.fn.at(places[-1], size, "float"))
-        count = len(batch)
-        self.cells, self.update, self.reset = (places[k * count : (k + 1) * count] for k in (2, 3, 4))
-        self.states = places[: 2 * count]
+        for _ in range(5):
+            places.append(self.fn.at(places[-1], self.fn.mul(count, parent.padded), "float"))
+        self.states, self.update, self.reset = places[:4], places[4], places[5]
 
     def run(self) -> None:
-        """Emit the loop over time."""
-        fn, parent, count = self.fn, self.parent, len(self.batch)
-        for row in range(count):
-            self._copy_in(2, row, self.states[row])
-            if self.spec.cell == "LSTM":
-                self._copy_in(3, row, self.cells[row])
+        """Emit the loop over time; h and c of the last step and of this one change places."""
+        fn, parent = self.fn, self.parent
+        held = 2 if self.spec.cell == "LSTM" else 1
+        for k in range(held):
+            self._copy(2 + k, self.states[2 * k], inwards=True)
         backwards: Number = self.direction if len(self.spec.reverse) == 2 else int(self.spec.reverse[0])
         start = fn.mul(backwards, fn.sub(parent.time, 1))
         way = fn.sub(1, fn.mul(backwards, 2))
         with fn.loop(0, parent.time, 1, self.states) as (step, states):
             t = fn.add(start, fn.mul(step, way))
-            last, following = list(states[:count]), list(states[count:])
-            self._step(t, last, following)
-            states[:] = [*following, *last]
-        for row in range(count):
-            self._copy_out(1, row, states[row])
-            if self.spec.cell == "LSTM":
-                self._copy_out(2, row, self.cells[row])
+            self._step(t, list(states))
+            states[:] = [states[k] for k in (1, 0, 3, 2)]
+        for k in range(held):
+            self._copy(parent.outputs + 1 + k, states[2 * k], inwards=False)
 
-    def _copy_in(self, k: int, row: int, target: Value) -> None:
-        fn = self.fn
-        source = self.parent.address(k, self.direction, self.batch[row])
-        with fn.loop(0, self.parent.terms) as (unit, _):
-            place = fn.mul(self.parent.strides[k][2], unit)
-            fn.store(fn.load("float", fn.at(source, place, "float")), fn.at(target, unit, "float"))
+    def _copy(self, k: int, own: Value, inwards: bool) -> None:
+        """Copy the rows of operand k to or from the thread's memory."""
+        fn, parent = self.fn, self.parent
+        with fn.loop(0, self.count) as (row, _):
+            theirs = parent.address(k, self.direction, fn.add(self.first, row))
+            ours = fn.at(own, fn.mul(row, parent.padded), "float")
+            with fn.loop(0, parent.terms) as (unit, _):
+                pair = (
+                    fn.at(theirs, fn.mul(parent.strides[k][2], unit), "float"),
+                    fn.at(ours, unit, "float"),
+                )
+                source, target = pair if inwards else pair[::-1]
+                fn.store(fn.load("float", source), target)
 
-    def _copy_out(self, output: int, row: int, source: Value) -> None:
-        fn, k = self.fn, self.parent.outputs + output
-        target = self.parent.address(k, self.direction, self.batch[row])
-        with fn.loop(0, self.parent.terms) as (unit, _):
-            place = fn.mul(self.parent.strides[k][2], unit)
-            fn.store(fn.load("float", fn.at(source, unit, "float")), fn.at(target, place, "float"))
-
-    def _step(self, t: Number, last: list[Value], following: list[Value]) -> None:
+    def _step(self, t: Number, states: list[Value]) -> None:
         """Emit one step: all blocks of units, for a GRU in two rounds where the reset comes first."""
         two = self.spec.cell == "GRU" and not self.spec.before_reset
         for part in ("gates", "candidate") if two else ("all",):
             with self.fn.loop(0, self.parent.full) as (block, _):
-                _Block(self, t, last, following, block, part, ragged=False).run()
+                self._block(t, states, block, part, ragged=False)
             if self.parent.hidden % WIDTH:
-                _Block(self, t, last, following, self.parent.full, part, ragged=True).run()
+                self._block(t, states, self.parent.full, part, ragged=True)
+
+    def _block(self, t: Number, states: list[Value], block: Number, part: str, ragged: bool) -> None:
+        """Emit a block of units for all groups of rows; a last group is moved back to end with the rows."""
+        fn, size = self.fn, self.parent.rows
+        with fn.loop(0, self.groups) as (group, _):
+            first = fn.least(fn.mul(group, size), fn.sub(self.count, size))
+            rows = _Rows(self, t, states, first)
+            _Block(rows, block, part, ragged).run()
+
+
+class _Rows:
+    """A group of rows at one step: where the thread's memory has each one's state."""
+
+    def __init__(self, part: _Part, t: Number, states: list[Value], first: Number) -> None:
+        self.part, self.parent, self.fn, self.lanes = part, part.parent, part.fn, part.lanes
+        self.direction, self.t = part.direction, t
+        self.batch = [self.fn.add(part.first, self.fn.add(first, k)) for k in range(part.parent.rows)]
+        places = [*states, part.update, part.reset]
+        lines = [self._lines(place, first) for place in places]
+        self.last, self.following, self.cells, self.new_cells, self.update, self.reset = lines
+
+    def _lines(self, place: Value, first: Number) -> list[Value]:
+        size = self.parent.padded
+        lines = [self.fn.at(place, self.fn.mul(first, size), "float")]
+        for _ in range(self.parent.rows - 1):
+            lines.append(self.fn.at(lines[-1], size, "float"))
+        return lines
 
 
 class _Block:
     """The code for one block of 16 hidden units at one step."""
 
-    def __init__(
-        self,
-        rows: _Rows,
-        t: Number,
-        last: list[Value],
-        following: list[Value],
-        block: Number,
-        part: str,
-        ragged: bool,
-    ) -> None:
-        self.rows, self.t, self.last, self.following = rows, t, last, following
-        self.block, self.part, self.ragged = block, part, ragged
+    def __init__(self, rows: _Rows, block: Number, part: str, ragged: bool) -> None:
+        self.rows, self.block, self.part, self.ragged = rows, block, part, ragged
         self.parent, self.fn, self.lanes = rows.parent, rows.fn, rows.lanes
-        self.spec = rows.spec
+        self.spec = rows.parent.spec
         self.first = self.fn.mul(block, WIDTH)
         self.chosen = {"all": range(self.parent.gates), "gates": range(2), "candidate": range(2, 3)}[part]
 
     def run(self) -> None:
         """Emit the sums of some vectors of units, then what follows from them, until the block is done."""
         vectors = self.parent.vectors
-        for begin in range(0, WIDTH, vectors * self.lanes):
+        with self.fn.loop(0, WIDTH, vectors * self.lanes) as (begin, _):
             sums = self._sums(begin)
-            for row in range(len(self.last)):
+            for row in range(self.parent.rows):
                 for v in range(vectors):
                     own = {g: sums[row, g, v] for g in self.chosen}
-                    self._finish(row, begin + v * self.lanes, own)
+                    self._finish(row, self.fn.add(begin, v * self.lanes), own)
 
     # ---- sums --------------------------------------------------------------------------------------------
 
-    def _sums(self, begin: int) -> dict[tuple[int, int, int], Value]:
+    def _sums(self, begin: Number) -> dict[tuple[int, int, int], Value]:
         """Return, by row, gate and vector, the inputs plus the products with the last state."""
         fn, parent = self.fn, self.parent
         keys = [
-            (row, g, v) for row in range(len(self.last)) for g in self.chosen for v in range(parent.vectors)
+            (row, g, v) for row in range(self.parent.rows) for g in self.chosen for v in range(parent.vectors)
         ]
         unroll = 4 if parent.hidden % 4 == 0 else 1
         split = min(unroll, -(-SUMS // len(keys)))
         zero = floating(0, parent.kind)
-        start = [self._input(row, g, begin + v * self.lanes) for row, g, v in keys]
+        start = [self._input(row, g, fn.add(begin, v * self.lanes)) for row, g, v in keys]
         start += [zero] * (len(keys) * (split - 1))
-        source = self.rows.reset if self.part == "candidate" else self.last
+        source = self.rows.reset if self.part == "candidate" else self.rows.last
         line = parent.gates * WIDTH
-        panel = fn.at(self._weights(), fn.mul(self.block, fn.mul(parent.terms, line)), "float")
+        place = fn.add(fn.mul(self.block, fn.mul(parent.terms, line)), begin)
+        panel = fn.at(parent.address(1, self.rows.direction), place, "float")
         with fn.loop(0, parent.terms, unroll, start) as (term, sums):
             side = fn.at(panel, fn.mul(term, line), "float")
             states = [fn.at(s, term, "float") for s in source]
             for u in range(unroll):
                 ones = [fn.splat(fn.load("float", fn.at(s, u, "float")), self.lanes) for s in states]
-                columns = {
-                    (g, v): fn.load(
-                        parent.kind, fn.at(side, u * line + g * WIDTH + begin + v * self.lanes, "float")
-                    )
-                    for g in self.chosen
-                    for v in range(parent.vectors)
-                }
-                for n, (row, g, v) in enumerate(keys, start=len(keys) * (u % split)):
-                    sums[n] = fn.fma(ones[row], columns[g, v], sums[n])
+                for g in self.chosen:
+                    for v in range(parent.vectors):
+                        place = fn.at(side, u * line + g * WIDTH + v * self.lanes, "float")
+                        column = fn.load(parent.kind, place)
+                        for row, one in enumerate(ones):
+                            n = keys.index((row, g, v)) + len(keys) * (u % split)
+                            sums[n] = fn.fma(one, column, sums[n])
         return {key: self._added(sums[n :: len(keys)]) for n, key in enumerate(keys)}
-
-    def _weights(self) -> Value:
-        return self.parent.address(1, self.rows.direction)
 
     def _added(self, values: Sequence[Value]) -> Value:
         total = values[0]
@@ -213,50 +232,50 @@ class _Block:
             total = self.fn.binary("fadd", total, value)
         return total
 
-    def _input(self, row: int, gate: int, offset: int) -> Value:
+    def _input(self, row: int, gate: int, offset: Number) -> Value:
         """Return what a gate's sum begins with."""
         if self.spec.before_reset and gate == 2:
             return self._load(self.parent.address(3, self.rows.direction), offset)
         return self._of_inputs(row, gate, offset)
 
-    def _of_inputs(self, row: int, gate: int, offset: int) -> Value:
-        at = (self.rows.direction, self.t, self.rows.batch[row], gate)
+    def _of_inputs(self, row: int, gate: int, offset: Number) -> Value:
+        at = (self.rows.direction, self.rows.t, self.rows.batch[row], gate)
         return self._load(self.parent.address(0, *at), offset)
 
     # ---- operands by unit --------------------------------------------------------------------------------
 
-    def _unit(self, offset: int) -> Number:
+    def _unit(self, offset: Number) -> Number:
         return self.fn.add(self.first, offset)
 
-    def _active(self, offset: int) -> Value:
+    def _active(self, offset: Number) -> Value:
         return self.fn.first(self.fn.sub(self.parent.terms, self._unit(offset)), self.lanes)
 
-    def _load(self, pointer: Value, offset: int) -> Value:
+    def _load(self, pointer: Value, offset: Number) -> Value:
         place = self.fn.at(pointer, self._unit(offset), "float")
         if not self.ragged:
             return self.fn.load(self.parent.kind, place)
         return self.fn.load_first(self.parent.kind, place, self._active(offset))
 
-    def _own(self, pointer: Value, offset: int) -> Value:
+    def _own(self, pointer: Value, offset: Number) -> Value:
         """Return what the thread's memory has of these units; it is padded."""
         return self.fn.load(self.parent.kind, self.fn.at(pointer, self._unit(offset), "float"))
 
-    def _keep(self, value: Value, pointer: Value, offset: int) -> None:
+    def _keep(self, value: Value, pointer: Value, offset: Number) -> None:
         self.fn.store(value, self.fn.at(pointer, self._unit(offset), "float"))
 
     # ---- cells -------------------------------------------------------------------------------------------
 
-    def _finish(self, row: int, offset: int, sums: dict[int, Value]) -> None:
+    def _finish(self, row: int, offset: Number, sums: dict[int, Value]) -> None:
         """Emit what follows from the sums of one vector of units."""
         if self.part == "gates":
             z, reset = self._act(0, sums[0]), self._act(0, sums[1])
             self._keep(z, self.rows.update[row], offset)
-            held = self.fn.binary("fmul", reset, self._own(self.last[row], offset))
+            held = self.fn.binary("fmul", reset, self._own(self.rows.last[row], offset))
             self._keep(held, self.rows.reset[row], offset)
             return
         h = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.spec.cell](row, offset, sums)
-        self._keep(h, self.following[row], offset)
-        y = self.parent.address(self.parent.outputs, self.rows.direction, self.t, self.rows.batch[row])
+        self._keep(h, self.rows.following[row], offset)
+        y = self.parent.address(self.parent.outputs, self.rows.direction, self.rows.t, self.rows.batch[row])
         place = self.fn.at(y, self._unit(offset), "float")
         if self.ragged:
             self.fn.store_first(h, place, self._active(offset))
@@ -269,15 +288,15 @@ class _Block:
     def _emit(self, expr: Expr, x: Value) -> Value:
         return self.parent.scalars.emit([expr], lambda _: x)[0]
 
-    def _lstm(self, row: int, offset: int, sums: dict[int, Value]) -> Value:
+    def _lstm(self, row: int, offset: Number, sums: dict[int, Value]) -> Value:
         fn = self.fn
         i, o, f = (self._act(0, sums[g]) for g in range(3))
         candidate = fn.binary("fmul", i, self._act(1, sums[3]))
         c = fn.fma(f, self._own(self.rows.cells[row], offset), candidate)
-        self._keep(c, self.rows.cells[row], offset)
+        self._keep(c, self.rows.new_cells[row], offset)
         return fn.binary("fmul", o, self._act(2, c))
 
-    def _gru(self, row: int, offset: int, sums: dict[int, Value]) -> Value:
+    def _gru(self, row: int, offset: Number, sums: dict[int, Value]) -> Value:
         fn = self.fn
         if self.part == "candidate":
             z, inner = self._own(self.rows.update[row], offset), sums[2]
@@ -285,8 +304,8 @@ class _Block:
             z, reset = self._act(0, sums[0]), self._act(0, sums[1])
             inner = fn.fma(reset, sums[2], self._of_inputs(row, 2, offset))
         n = self._act(1, inner)
-        away = fn.binary("fsub", self._own(self.last[row], offset), n)
+        away = fn.binary("fsub", self._own(self.rows.last[row], offset), n)
         return fn.fma(z, away, n)
 
-    def _rnn(self, row: int, offset: int, sums: dict[int, Value]) -> Value:
+    def _rnn(self, row: int, offset: Number, sums: dict[int, Value]) -> Value:
         return self._act(0, sums[0])

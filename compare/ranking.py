@@ -264,7 +264,7 @@ def _root(products: Any) -> float:
 def _signs(rng: np.random.Generator, value: Any, scale: float, outputs: int) -> Any:
     """Return random signs, so that the square of their product with a change is its relative error's."""
     finite = np.isfinite(value.astype(np.float32))
-    size = 1 / (scale * math.sqrt(max(1, np.count_nonzero(finite)) * outputs))
+    size = 1 / (scale * math.sqrt(max(1, int(np.count_nonzero(finite))) * outputs))
     return np.where(finite, rng.choice([-size, size], value.shape), 0).astype(np.float32)
 
 

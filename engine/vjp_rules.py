@@ -121,7 +121,7 @@ ELEMENTWISE = frozenset(
     {
         *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cosh", "Elu", "Mish", "Selu", "Shrink"),
         *("Sinh", "Softsign", "Swish", "Tan", "ThresholdedRelu"),
-        *(f"com.microsoft.{name}" for name in ("Gelu", "QuickGelu", "FastGelu")),
+        *(f"com.microsoft.{name}" for name in ("Gelu", "QuickGelu", "FastGelu", "BiasGelu")),
     }
 )
 """Operators each of whose results follows from one element of the first input."""

@@ -67,6 +67,15 @@ def reduce_log_sum_exp(
     return share * _kept(call, x, dy, rest, attributes), *(None,) * (len(rest) - 1)
 
 
+@derivative("ReduceLogSum")
+def reduce_log_sum(
+    call: Call, dy: Array, x: Array, *rest: Array, **attributes: Any
+) -> tuple[Array | None, ...]:
+    """dy / Σ x."""
+    share = call.xp.exp(-_kept(call, x, rest[-1], rest, attributes))
+    return share * _kept(call, x, dy, rest, attributes), *(None,) * (len(rest) - 1)
+
+
 @derivative("ReduceProd")
 def reduce_prod(call: Call, dy: Array, x: Array, *rest: Array, **attributes: Any) -> tuple[Array | None, ...]:
     """y / x dy; not defined by this rule where an element is 0."""
@@ -197,6 +206,84 @@ def instance_normalization(
     axes = tuple(range(2, x.ndim))
     dx, n = _standardised(call, dy * _channels(scale, x.ndim), x, axes, epsilon)
     return dx, _per_channel(dy * n), _per_channel(dy)
+
+
+@derivative("MeanVarianceNormalization")
+def mean_variance_normalization(
+    call: Call, dy: Array, x: Array, y: Array, *, axes: Sequence[int] = (0, 2, 3)
+) -> tuple[Array]:
+    """Over the axes, nothing after."""
+    return (_standardised(call, dy, x, tuple(axis % x.ndim for axis in axes), 0.0)[0],)
+
+
+@derivative("GroupNormalization", since=21)
+def group_normalization(
+    call: Call,
+    dy: Array,
+    x: Array,
+    scale: Array,
+    b: Array,
+    y: Array,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Array, ...]:
+    """Per instance and group, times scale per channel, plus b."""
+    grouped = (x.shape[0], num_groups, -1)
+    dn = (dy * _channels(scale, x.ndim)).reshape(grouped)
+    dx, n = _standardised(call, dn, x.reshape(grouped), (2,), epsilon)
+    return dx.reshape(x.shape), _per_channel(dy * n.reshape(x.shape)), _per_channel(dy)
+
+
+@derivative("GroupNormalization")
+def group_normalization_18(
+    call: Call,
+    dy: Array,
+    x: Array,
+    scale: Array,
+    b: Array,
+    y: Array,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+) -> tuple[Array, ...]:
+    """As version 21, with one scale and bias per group."""
+    grouped = [v.reshape(x.shape[0], num_groups, -1) for v in (dy, x)]
+    dx, n = _standardised(call, grouped[0] * scale[:, None], grouped[1], (2,), epsilon)
+    return dx.reshape(x.shape), (grouped[0] * n).sum(axis=(0, 2)), grouped[0].sum(axis=(0, 2))
+
+
+@derivative("LRN")
+def lrn(
+    call: Call,
+    dy: Array,
+    x: Array,
+    y: Array,
+    *,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    bias: float = 1.0,
+) -> tuple[Array]:
+    """x over a power of s, s = bias + α/size Σ x² of neighbouring channels."""
+    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
+    kind = x.dtype.type
+    s = kind(bias) + kind(alpha / size) * _neighbours(x * x, before, after)
+    power = s ** kind(-beta)
+    back = _neighbours(dy * x * power / s, after, before)
+    return (dy * power - kind(2 * alpha * beta / size) * x * back,)
+
+
+def _neighbours(x: Array, before: int, after: int) -> Array:
+    """Return, per channel, the sum over channels from ``before`` in front of it to ``after`` behind it."""
+    total = x.copy()
+    for shift in range(1, x.shape[1]):
+        if shift <= before:
+            total[:, shift:] += x[:, :-shift]
+        if shift <= after:
+            total[:, :-shift] += x[:, shift:]
+    return total
 
 
 @derivative("BatchNormalization")

@@ -126,11 +126,12 @@ def _pools() -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _reductions() -> dict[str, tuple[str, dict[str, Any]]]:
     cases = {}
-    for name in ("Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSumExp", "Prod"):
+    for name in ("Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSumExp", "Prod", "LogSum"):
         op = f"Reduce{name}"
+        data = sample if name == "LogSum" else apart
         axes = "s = Constant <value_ints=[-1,0]> ()"
-        cases[op] = (f"{axes} y = {op} <keepdims=0> (a, s)", {"a": apart(3, 2, 4)})
-        cases[f"{op} of all"] = (f"y = {op}(a)", {"a": apart(2, 3)})
+        cases[op] = (f"{axes} y = {op} <keepdims=0> (a, s)", {"a": data(3, 2, 4)})
+        cases[f"{op} of all"] = (f"y = {op}(a)", {"a": data(2, 3)})
     zero = "s = Constant <value_int=1> ()"
     cases["CumSum"] = (f"{zero} y = CumSum(a, s)", {"a": signed(2, 4)})
     cases["CumSum backwards"] = (f"{zero} y = CumSum <exclusive=1, reverse=1> (a, s)", {"a": signed(2, 4)})
@@ -159,7 +160,8 @@ def _norms() -> dict[str, tuple[str, dict[str, Any]]]:
         ),
         "LpNormalization": ("y = LpNormalization <axis=1> (a)", {"a": signed(2, 3, 2)}),
         "LpNormalization of p 1": ("y = LpNormalization <axis=1, p=1> (a)", {"a": apart(2, 3, 2)}),
-        "LRN": ("y = LRN <size=3> (a)", {"a": signed(1, 4, 2, 2)}),
+        "LRN": ("y = LRN <size=3, alpha=0.3, beta=0.6> (a)", {"a": signed(1, 4, 2, 2)}),
+        "LRN of an even size": ("y = LRN <size=4, alpha=0.3> (a)", {"a": signed(1, 5, 2, 2)}),
         "GroupNormalization": ("y = GroupNormalization <num_groups=2> (a, b, c)", {"a": x, **channels}),
         "MeanVarianceNormalization": ("y = MeanVarianceNormalization(a)", {"a": x}),
     }

@@ -21,6 +21,7 @@ from graphdoc.engine.device.llvm.builder import (
 )
 from graphdoc.engine.device.llvm.contraction_axes import Walk, select
 from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
+from graphdoc.engine.device.llvm.contraction_copy import PanelCopy
 from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums
 from graphdoc.engine.device.llvm.contraction_tile import Tile, block_tiles, split_rows, tiles, work_of
 from graphdoc.engine.expr import BF16, F16, F32, F64
@@ -99,7 +100,8 @@ class _Emitter:
         self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
         self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
         self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
-        self.b_terms = Walk(f, work.b_terms if self.copied else [])
+        terms = work.b_terms if self.copied else []
+        self.copy = PanelCopy(self.precision, self.lines, self.tile.vectors, self.columns[1], terms)
         a, b = (view.dtype for view in work.views[:2])
         read = self.spec.accumulate if self.copied else b
         self.sums = Sums(self.precision, self.tile, (a, read), self._term_axes(), self.direct)
@@ -146,7 +148,8 @@ class _Emitter:
         valid = f.least(f.sub(self.d_n, column), self.tile.columns)
         bases = self._bases(batch, panel, column)
         if self.copied:
-            self._copy(bases[1], valid)
+            masks = [self._mask(valid, v) for v in range(self.tile.vectors)]
+            self.copy.emit(bases[1], self.panel, valid, masks)
             bases[1] = self.panel
         ahead, begun = f.mul(block, self.d_per_block), f.mul(group, self.d_per_block)
         start = f.call("llvm.smax.i64", "i64", number(f.sub(first, begun)), number(0))
@@ -165,20 +168,6 @@ class _Emitter:
             f.at(base, f.add(offset, more), element)
             for base, offset, more, element in zip(self.bases, offsets, along, self.elements, strict=True)
         ]
-
-    def _copy(self, base: Value, valid: Number) -> None:
-        """Emit the copy of a panel of b into scratch memory, as [k][columns]."""
-        f, lanes = self.f, self.tile.lanes
-
-        def put(source: Value, k: Number) -> None:
-            line = f.at(self.panel, f.mul(k, self.tile.columns), self.kind)
-            for v in range(self.tile.vectors):
-                read = self.lines.read(self.columns[1], source, v, self._mask(valid, v))
-                wide = self.precision.widened(read, self.work.views[1].dtype)
-                wide = wide if wide.type.startswith("<") else f.splat(wide, lanes)
-                f.store(wide, f.at(line, v * lanes, self.kind))
-
-        self.b_terms.nest(base, self.elements[1], put)
 
     def _mask(self, valid: Number, v: int) -> Value | None:
         """Return the mask of a vector of the panel, None where all panels are full."""

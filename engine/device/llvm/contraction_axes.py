@@ -80,11 +80,14 @@ class Walk:
                 digits, offsets = self.following(digits, offsets, (0,))
         return found
 
-    def nest(self, base: Value, element: str, body: Callable[[Value, Number], None]) -> None:
-        """Emit loops over all axes; the body gets operand 0's address and the position."""
+    def nest(
+        self, base: Value, element: str, body: Callable[[Value, Number], None], levels: int | None = None
+    ) -> None:
+        """Emit loops over the first axes (None: all); the body gets operand 0's address and the position."""
+        last = len(self.sizes) if levels is None else levels
 
         def walk(level: int, here: Value, position: Number) -> None:
-            if level == len(self.sizes):
+            if level == last:
                 body(here, position)
                 return
             with self.f.loop(0, self.sizes[level]) as (i, _):

@@ -148,6 +148,24 @@ def test_error_is_that_of_sums_in_order(m: int, n: int, k: int, dtype: Dtype) ->
     assert np.all(error <= k * np.finfo(dtype).eps / 2 * (np.abs(a) @ np.abs(b)))
 
 
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: f"{t.vector}-{t.registers}")
+@pytest.mark.parametrize(("n", "k"), [(64, 64), (37, 45), (5, 17)], ids=str)
+def test_columns_apart_are_transposed_in_blocks(n: int, k: int, target: Target) -> None:
+    """The product with a transposed matrix, its rows a little apart: whole blocks, and what is left of them."""
+    a, _ = product(9, n, k).inputs
+    b = View(Buffer("b", F32, n * (k + 1)), (k, n), (1, k + 1))
+    step = Step(Contraction(0, 1, 1, load(-1, F32), F32), (a, b), product(9, n, k).outputs)
+    rng = np.random.default_rng(4)
+    memory = filled(step, lambda size: rng.integers(-3, 4, size))
+    wanted = expected(step, memory)
+    kernel = emit_contraction(step, dressed(target))
+    assert kernel is not None
+
+    run(kernel, step, memory, 2)
+
+    np.testing.assert_array_equal(memory[step.outputs[0].buffer], wanted)
+
+
 @pytest.mark.parametrize("m", [1, 5, 40])
 def test_bits_do_not_depend_on_threads(m: int) -> None:
     """Each sum is one thread's, in one order."""

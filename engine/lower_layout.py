@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.expr import I64, Expr, apply, const, index
 from graphdoc.engine.lower import NotLowered, Site, constant, content, largest, lowering
 from graphdoc.engine.ops.host import axis_of
 from graphdoc.engine.ops.layout import _even_parts
@@ -309,8 +310,6 @@ def constant_of_shape(at: Site, shape: View, *, value: Any = None) -> View:
 @lowering("Trilu")
 def trilu(at: Site, x: View, k: View | None = None, *, upper: int = 1) -> View:
     """One triangle of the last two axes, zeros elsewhere."""
-    from graphdoc.engine.expr import I64, Expr, apply, const, index
-
     rank = len(x.shape)
     diagonal = 0 if k is None else int(at.known(k, "the diagonal").reshape(()))
     row, column = index(rank - 2), index(rank - 1)

@@ -176,8 +176,11 @@ class Method:
     antialias: int = 0
 
 
-def resized(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array:
-    """Return x with axes resized, one after the other."""
+def places_of(axes: Sequence[Axis], method: Method) -> dict[Axis, Vector]:
+    """Return the input coordinate of every output position, by axis that is resized, in the order to resize.
+
+    Raises ValueError for an unknown transformation, or an empty axis that is to grow.
+    """
     transform = _choose(_COORDINATES, method.coordinate_transformation_mode, "coordinate_transformation_mode")
     places = {axis: transform(np.arange(axis.out, dtype=np.float64), axis) for axis in axes}
     places = {axis: at for axis, at in places.items() if not _unchanged(axis, at)}
@@ -187,8 +190,14 @@ def resized(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array
     )
     if any(axis.size == 0 and axis.out for axis in order):
         raise ValueError("an empty axis cannot be enlarged")
+    return {axis: places[axis] for axis in order}
+
+
+def resized(call: Call, x: Array, axes: Sequence[Axis], method: Method) -> Array:
+    """Return x with axes resized, one after the other."""
+    places = places_of(axes, method)
     step = _nearest if method.mode == "nearest" else _smooth
-    y = step(call.xp, x, {axis: places[axis] for axis in order}, method)
+    y = step(call.xp, x, places, method)
     if method.coordinate_transformation_mode == "tf_crop_and_resize":
         y = _extrapolate(call.xp, y, places, method.extrapolation_value)
     return y
@@ -206,20 +215,31 @@ def _choose(table: Mapping[str, Any], name: str, attribute: str) -> Any:
     return table[name]
 
 
+def nearest_of(axis: Axis, at: Vector, method: Method) -> Vector:
+    """Return the index of the element that each output position takes."""
+    return _inside(_choose(_NEAREST, method.nearest_mode, "nearest_mode")(at, axis), axis)
+
+
+def taps_of(axis: Axis, at: Vector, method: Method) -> tuple[Vector, Vector]:
+    """Return the indices and weights, both (out, taps), of the elements that each output position adds up."""
+    kernels = {"linear": (_linear, 1), "cubic": (partial(_cubic, method.cubic_coeff_a), 2)}
+    kernel, reach = _choose(kernels, method.mode, "mode")
+    flags = {"antialias": bool(method.antialias), "exclude_outside": bool(method.exclude_outside)}
+    return _weights(at, axis, kernel, reach, **flags)
+
+
 def _nearest(xp: Any, x: Array, places: Mapping[Axis, Vector], method: Method) -> Array:
-    rounded = _choose(_NEAREST, method.nearest_mode, "nearest_mode")
+    _choose(_NEAREST, method.nearest_mode, "nearest_mode")
     for axis, at in places.items():
-        x = x.take(xp.asarray(_inside(rounded(at, axis), axis)), axis=axis.number)
+        x = x.take(xp.asarray(nearest_of(axis, at, method)), axis=axis.number)
     return x
 
 
 def _smooth(xp: Any, x: Array, places: Mapping[Axis, Vector], method: Method) -> Array:
-    kernels = {"linear": (_linear, 1), "cubic": (partial(_cubic, method.cubic_coeff_a), 2)}
-    kernel, reach = _choose(kernels, method.mode, "mode")
+    _choose({"linear": 1, "cubic": 1}, method.mode, "mode")
     y = wide(x) if x.dtype.kind not in "iub" else x.astype(np.float64)
-    flags = {"antialias": bool(method.antialias), "exclude_outside": bool(method.exclude_outside)}
     for axis, at in places.items():
-        y = _interpolate(xp, y, axis.number, *_weights(at, axis, kernel, reach, **flags))
+        y = _interpolate(xp, y, axis.number, *taps_of(axis, at, method))
     return _store(xp, y, x.dtype)
 
 
@@ -393,11 +413,15 @@ def planned(
     return plan
 
 
-def _simple(call: Call, X: Array, scales: Sequence[float], mode: str) -> Array:
-    """Resize as Upsample and version 10 do: coordinates are x / scale."""
+def simply_planned(shape: Sequence[int], scales: Sequence[float], mode: str) -> tuple[list[Axis], Method]:
+    """Return axes and method of Upsample and version 10 of Resize: coordinates are x / scale."""
     mode = "linear" if mode == "bilinear" else mode
     method = Method(mode, coordinate_transformation_mode="asymmetric", nearest_mode="version 10")
-    return resized(call, X, _by_scales(X.shape, range(X.ndim), scales), method)
+    return _by_scales(shape, range(len(shape)), scales), method
+
+
+def _simple(call: Call, X: Array, scales: Sequence[float], mode: str) -> Array:
+    return resized(call, X, *simply_planned(X.shape, scales, mode))
 
 
 @op("Resize", 10, infer=_infer_upsample)

@@ -1,6 +1,7 @@
 """Pooling → Rows over windows, which are views of the padded input."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -15,6 +16,9 @@ from graphdoc.engine.lower_rows import floats_only, run_rows
 from graphdoc.engine.ops.pool import divisors_of
 from graphdoc.engine.ops.window import Window, sliding
 from graphdoc.engine.program import View
+
+_GROWTH = 16
+"""Times that an image may grow by padding; level 0 looks at no more than there is."""
 
 
 def windows(x: View, window: Window, first: int) -> View:
@@ -44,7 +48,13 @@ def _pooled(
 ) -> View:
     """Add the fold over every window; ``extra`` inputs have the shape of the output or broadcast to it."""
     rank = len(window.out)
+    x, window = _trimmed(x, window)
     before, after = reach(window, x.shape[2:])
+    sizes = [b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True)]
+    if prod(sizes) > _GROWTH * prod(x.shape[2:]):
+        x.shape[2:]
+    ):
+        raise NotLowered("nearly all of its windows is padding")
     source = windows(padded(at, x, [0, 0, *before], [0, 0, *after], neutral), window, 2)
     out = at.fresh((*x.shape[:2], *window.out), result.dtype, x)
     order = memory_order(x)
@@ -56,6 +66,20 @@ def _pooled(
         inputs.append(grown.permuted([*order, *inner]))
     at.step(Rows(rank, (fold,), (Output(result, full=False),)), inputs, [out.permuted(order)])
     return out
+
+
+def _trimmed(x: View, window: Window) -> tuple[View, Window]:
+    """Return the image and the window without what lies outside the other, along axes of one position.
+
+    Padding adds nothing to a sum or a maximum, and exporters write a global pool as a kernel of any size.
+    """
+    kernel, begin = list(window.kernel), list(window.begin)
+    for axis, (count, dilation) in enumerate(zip(window.out, window.dilations, strict=True)):
+        stop = min(x.shape[2 + axis], kernel[axis] - begin[axis])
+        if count == 1 and dilation == 1 and stop > 0:
+            x = x.sliced(2 + axis, 0, stop)
+            kernel[axis], begin[axis] = stop, 0
+    return x, replace(window, kernel=tuple(kernel), begin=tuple(begin))
 
 
 def _window(x: View, kernel_shape: Sequence[int], attributes: dict[str, Any]) -> Window:

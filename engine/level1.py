@@ -90,6 +90,11 @@ class Compiled:
         outputs = self.graph.run(fed, run)
         return {**dict(zip(self.output_names, outputs, strict=True)), **run.tapped}
 
+    def stage(self, feeds: Feeds) -> Stage:
+        """Return the first stage for inputs of these dtypes and shapes, made anew; contents do not count."""
+        fed = {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+        return self.graph.new(fed)
+
     def stages(self) -> list[Stage]:
         """Return the stages made so far, those of bodies left out."""
         return list(self.graph.made())
@@ -219,6 +224,10 @@ class Graph:
         with suppress(KeyError):  # another thread may have dropped it meanwhile
             table.move_to_end(key)
         return stage
+
+    def new(self, fed: Mapping[ir.Value, Any]) -> Stage:
+        """Return a stage that no run has asked for."""
+        return self._made(self._first(fed), Run())
 
     def _made(self, rest: Rest, run: Run) -> Stage:
         stage = Builder(self.body, rest, run.wishes(), self.weights).build()

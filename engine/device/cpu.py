@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from graphdoc.engine.device.llvm.pool import pool, share
 from graphdoc.engine.device.llvm.rows_pack import prepare_rows
 from graphdoc.engine.device.llvm.table import Context, Span, Table
 from graphdoc.engine.errors import InputError, RunnerError
-from graphdoc.engine.memory import aligned, plan
+from graphdoc.engine.memory import MemoryPlan, aligned, plan
 from graphdoc.engine.program import Program, Step
 
 _LARGE = 1 << 15
@@ -80,15 +80,24 @@ class CpuExecutable:
     """A program loaded on the processor. Any number of threads may run it at once, each in memory of its own.
 
     memory: where inner buffers lie. kernels: per step; None: a step of the host.
+    code: the address of each kernel's text, where it is loaded already.
     """
 
     def __init__(
-        self, program: Program, found: Sequence[Kernel | None], target: Target, threads: int
+        self,
+        program: Program,
+        found: Sequence[Kernel | None],
+        target: Target,
+        threads: int,
+        *,
+        code: Mapping[str, int] | None = None,
+        memory: MemoryPlan | None = None,
     ) -> None:
         self.program = program
         self.kernels = list(found)
-        self.memory = plan(program)
-        code = addresses([k.text for k in found if k is not None], target)
+        self.memory = plan(program) if memory is None else memory
+        if code is None:
+            code = addresses([k.text for k in found if k is not None], target)
         self._target = target
         self._table = Table(program, self.kernels, code, self.memory, threads)
         self._run_steps = driver.steps_function(target)

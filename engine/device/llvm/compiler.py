@@ -80,30 +80,37 @@ def compile_kernel(kernel: Kernel, target: Target) -> int:
     return addresses([kernel.text], target)[kernel.text]
 
 
-def addresses(
-    texts: Iterable[str], target: Target, known: Mapping[str, bytes] | None = None
-) -> dict[str, int]:
+def addresses(texts: Iterable[str], target: Target) -> dict[str, int]:
     """Return the address of each text's code, compiling what neither memory nor the cache on disk holds.
 
     texts: of kernels (:class:`~graphdoc.engine.device.llvm.builder.Kernel`), or of other modules whose one
         public function is called ``@KERNEL``.
-    known: objects at hand, by text.
     """
+    names = {text: symbol(text) for text in texts}
     with _lock():
         code = _code(target)
-        missing = [text for text in dict.fromkeys(texts) if text not in code]
-        code.update(_load({text: _object(text, target, known or {}) for text in missing}))
-        return {text: code[text] for text in dict.fromkeys(texts)}
+        missing = {text: name for text, name in names.items() if name not in code}
+        code.update(_load({name: _object(text, target) for text, name in missing.items()}))
+        return {text: code[name] for text, name in names.items()}
 
 
 def objects(texts: Iterable[str], target: Target) -> dict[str, bytes]:
-    """Return the object file of each text, for keeping; loads nothing."""
+    """Return the object file of each text by the symbol it defines, for keeping; loads nothing."""
     with _lock():
-        return {text: _object(text, target, {}) for text in dict.fromkeys(texts)}
+        return {symbol(text): _object(text, target) for text in dict.fromkeys(texts)}
+
+
+def load_objects(kept: Mapping[str, bytes], target: Target) -> dict[str, int]:
+    """Return the addresses of object files that :func:`objects` returned, by symbol."""
+    with _lock():
+        code = _code(target)
+        code.update(_load({name: body for name, body in kept.items() if name not in code}))
+        return {name: code[name] for name in kept}
 
 
 @cache
 def _code(target: Target) -> dict[str, int]:
+    """Return the addresses of all that this process has loaded, by symbol."""
     return {}
 
 
@@ -112,8 +119,8 @@ def _cache() -> ObjectCache:
     return user_cache()
 
 
-def _object(text: str, target: Target, known: Mapping[str, bytes]) -> bytes:
-    found = known.get(text) or _cache().get(key(text, target))
+def _object(text: str, target: Target) -> bytes:
+    found = _cache().get(key(text, target))
     if found is None:
         found = _compile(text, target)
         _cache().put(key(text, target), found)
@@ -147,7 +154,7 @@ def _initialized() -> Any:
 
 
 def _load(code: Mapping[str, bytes]) -> dict[str, int]:
-    """Return the addresses of objects, loaded into one engine that is never freed."""
+    """Return the addresses of objects by symbol, loaded into one engine that is never freed."""
     if not code:
         return {}
     llvm = _initialized()
@@ -156,6 +163,6 @@ def _load(code: Mapping[str, bytes]) -> dict[str, int]:
     for body in code.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(body))
     engine.finalize_object()
-    found = {text: int(engine.get_function_address(symbol(text))) for text in code}
+    found = {name: int(engine.get_function_address(name)) for name in code}
     engine.detach()  # not closed at the end of the process either: workers still run
     return found

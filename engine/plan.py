@@ -1,0 +1,293 @@
+"""A plan: a model built once, to be loaded in milliseconds and run.
+
+It holds one program per choice of input shapes, portable: any device can load it. Beside them may lie parts
+for one device: the programs as prepared for it (weights packed, memory placed) and their machine code. A part
+that does not fit the machine is left aside with a reason, and the portable programs are prepared anew.
+
+A plan must be a program from end to end. A model with nodes that run on level 0 (strings, sequences, random
+numbers, shapes that follow from contents) is refused: half of it would have to be kept as ONNX, and whoever
+loads a plan counts on its time and its memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from graphdoc.engine.device.protocol import Device, Executable
+from graphdoc.engine.errors import InputError, ModelError
+from graphdoc.engine.plan_codec import Decoder, Encoder, Store
+from graphdoc.engine.plan_cpu import CpuPart
+from graphdoc.engine.plan_file import packed, read
+from graphdoc.engine.program import Buffer, Program
+
+Types = Mapping[str, tuple[Any, tuple[int, ...]]]
+"""Dtype and shape by input name."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A program for one choice of input shapes.
+
+    inputs: every input of the model; the program reads some of them. outputs: the model's, in order: the
+        program's output of each.
+    """
+
+    inputs: dict[str, tuple[Any, tuple[int, ...]]]
+    outputs: dict[str, str]
+    program: Program
+
+    def shapes(self) -> str:
+        """Return the input shapes as the command line spells them."""
+        return " ".join(
+            f"{name}={'x'.join(map(str, shape)) or '()'}" for name, (_, shape) in self.inputs.items()
+        )
+
+
+@dataclass(slots=True)
+class Plan:
+    """Programs, and parts for devices.
+
+    weights: the buffers that hold an initializer of the model just as it is, by its name; see :meth:`refit`.
+    threads: how many to run with unless told; None: one per processor.
+    made_by: the version that built it. notes: why parts were left aside.
+    """
+
+    entries: list[Entry]
+    parts: list[CpuPart] = field(default_factory=list)
+    weights: dict[str, list[Buffer]] = field(default_factory=dict)
+    threads: int | None = None
+    made_by: str = ""
+    notes: list[str] = field(default_factory=list)
+    _loaded: dict[tuple[int, int | None], Executable] = field(default_factory=dict)
+
+    def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, Any]:
+        """Return the outputs by name. feeds: every input, as NumPy arrays.
+
+        Raises InputError for inputs that no program of the plan is for, RunnerError as the steps do.
+        """
+        number = self.entry_for(feeds)
+        entry = self.entries[number]
+        results = self.executable(number, threads).run([feeds[name] for name in entry.program.inputs])
+        found = dict(zip(entry.program.outputs, results, strict=True))
+        return {name: found[key] for name, key in entry.outputs.items()}
+
+    def entry_for(self, feeds: Mapping[str, Any]) -> int:
+        """Return the number of the entry for these inputs."""
+        for number, entry in enumerate(self.entries):
+            if len(feeds) == len(entry.inputs) and all(
+                name in feeds and (feeds[name].dtype, feeds[name].shape) == known
+                for name, known in entry.inputs.items()
+            ):
+                return number
+        given = " ".join(f"{name}={_spelled(value)}" for name, value in feeds.items())
+        held = "; ".join(entry.shapes() for entry in self.entries[:4])
+        raise InputError(
+            f"the plan has no program for {given}",
+            where=f"it has {held}{' and more' if len(self.entries) > 4 else ''}",
+            next_step="graphdoc build MODEL -o PLAN --shape …, once for each choice of shapes",
+        )
+
+    def executable(self, number: int, threads: int | None = None) -> Executable:
+        """Return an entry ready to run: from the part that fits this machine, or prepared anew."""
+        threads = threads or self.threads
+        key = number, threads
+        if key not in self._loaded:
+            self._loaded[key] = self._load(number, threads)
+        return self._loaded[key]
+
+    def _load(self, number: int, threads: int | None) -> Executable:
+        for part in self.parts:
+            reason = part.misfit()
+            if not reason:
+                return part.load(number, threads)
+            if reason not in self.notes:
+                self.notes.append(reason)
+        return default_device(threads).load(self.entries[number].program)
+
+    def compile(self) -> None:
+        """Add the part for this machine's processor, in place of any other.
+
+        Raises ImportError or OSError where llvmlite is missing.
+        """
+        self.parts = [CpuPart.build([entry.program for entry in self.entries])]
+        self._loaded.clear()
+
+    # ---- files ------------------------------------------------------------------------------------
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the plan; equal plans give equal bytes."""
+        file.writelines(self._packed())
+
+    def save(self, path: "str | Path") -> None:
+        """Write a plan file; it is there whole or not at all."""
+        target = Path(path)
+        part = target.with_name(f".{target.name[:100]}.part")
+        try:
+            with part.open("wb") as file:
+                self.write(file)
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def _packed(self) -> list[Any]:
+        store = Store()
+        names = {buffer: name for name, buffers in self.weights.items() for buffer in buffers}
+        encoder = Encoder(store, names)
+        entries = [
+            {
+                "inputs": [[name, dtype.name, list(shape)] for name, (dtype, shape) in e.inputs.items()],
+                "outputs": [list(pair) for pair in e.outputs.items()],
+                "program": encoder.program(e.program),
+            }
+            for e in self.entries
+        ]
+        parts = [part.encoded(encoder) for part in self.parts]
+        weights = [[name, [encoder.buffer(b) for b in buffers]] for name, buffers in self.weights.items()]
+        content = {
+            "entries": entries,
+            "parts": parts,
+            "weights": weights,
+            "threads": self.threads,
+            "made_by": self.made_by,
+            "tables": encoder.tables(),
+        }
+        return packed(content, store.blobs)
+
+    @classmethod
+    def load(cls, path: "str | Path") -> "Plan":
+        """Read a plan file. Constants stay in the file, mapped into memory.
+
+        A plan's parts are machine code: load plans from those only whose programs you would run.
+
+        Raises ModelError for a file that is no plan of this format, or damaged anywhere.
+        """
+        content, blobs = read(path)
+        try:
+            return cls._decoded(content, blobs)
+        except (
+            KeyError,
+            ValueError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            ImportError,
+            OverflowError,
+        ) as error:
+            raise ModelError("the plan is damaged: its tables make no sense", where=str(path)) from error
+
+    @classmethod
+    def _decoded(cls, content: Mapping[str, Any], blobs: Sequence[Any]) -> "Plan":
+        decoder = Decoder(content["tables"], blobs)
+        entries = [_entry(row, decoder) for row in content["entries"]]
+        parts = [CpuPart.decoded(row, decoder, blobs) for row in content["parts"]]
+        weights = {name: [decoder.buffers[k] for k in numbers] for name, numbers in content["weights"]}
+        return cls(entries, parts, weights, content["threads"], content["made_by"])
+
+    # ---- weights ----------------------------------------------------------------------------------
+
+    def refit(self, weights: Mapping[str, Any]) -> "Plan":
+        """Return the plan with other contents of some weights, of the same dtype and shape as before.
+
+        Its part for this machine is made anew, from the code that is there: nothing is compiled.
+
+        Raises InputError for a name that is no weight, or whose value became part of something else while
+        the model was optimised, and for arrays that do not fit.
+        """
+        changed: dict[Buffer, Buffer] = {}
+        for name, array in weights.items():
+            for buffer in self.weights.get(name, ()):
+                changed[buffer] = replace(buffer, data=_fitted(name, array, buffer))
+            if name not in self.weights:
+                raise self._unknown(name)
+        entries = [replace(entry, program=_exchanged(entry.program, changed)) for entry in self.entries]
+        kept = {n: [changed.get(b, b) for b in buffers] for n, buffers in self.weights.items()}
+        plan = Plan(entries, [], kept, self.threads, self.made_by)
+        if self.parts and not self.parts[0].misfit():
+            plan.compile()
+        return plan
+
+    def _unknown(self, name: str) -> InputError:
+        known = ", ".join(list(self.weights)[:5]) or "none"
+        return InputError(
+            f"'{name}' is no weight that can be exchanged: it is not in the model, or was folded into others",
+            where=f"weights that can: {known}{' …' if len(self.weights) > 5 else ''}",
+            next_step="graphdoc build with the new model",
+        )
+
+
+def _entry(row: Mapping[str, Any], decoder: Decoder) -> Entry:
+    inputs = {str(name): (np.dtype(dtype), tuple(map(int, shape))) for name, dtype, shape in row["inputs"]}
+    program = decoder.program(row["program"])
+    outputs = {str(name): str(key) for name, key in row["outputs"]}
+    for name, view in program.inputs.items():
+        if inputs[name] != (view.dtype, view.shape):
+            raise ValueError("a program whose input is not the model's")
+    if not set(outputs.values()) <= set(program.outputs):
+        raise ValueError("an output that the program lacks")
+    return Entry(inputs, outputs, program)
+
+
+def _spelled(value: Any) -> str:
+    shape = "x".join(map(str, getattr(value, "shape", ("?",)))) or "()"
+    return f"{shape} ({getattr(value, 'dtype', type(value).__name__)})"
+
+
+def _fitted(name: str, array: Any, buffer: Buffer) -> Any:
+    if array.dtype != buffer.dtype or array.size != buffer.size:
+        raise InputError(
+            f"'{name}' is {array.dtype} of {array.size} elements, in the plan {buffer.dtype} of {buffer.size}"
+        )
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def _exchanged(program: Program, changed: Mapping[Buffer, Buffer]) -> Program:
+    """Return the program with buffers exchanged wherever a step reads them."""
+    steps = [
+        replace(
+            step,
+            inputs=tuple(
+                replace(v, buffer=changed[v.buffer]) if v.buffer in changed else v for v in step.inputs
+            ),
+        )
+        for step in program.steps
+    ]
+    return replace(program, steps=steps)
+
+
+def default_device(threads: int | None) -> Device:
+    """Return the processor's device, NumPy where llvmlite is missing."""
+    try:
+        from graphdoc.engine.device.cpu import CpuDevice
+
+        return CpuDevice(threads)
+    except (ImportError, OSError):
+        from graphdoc.engine.device.numpy import NumpyDevice
+
+        return NumpyDevice()
+
+
+def build(model: Any, choices: Sequence[Types], *, refit: bool = False, compiled: bool = True) -> Plan:
+    """Return the plan of a model, with one program per choice of input types.
+
+    model: an onnx_ir.Model. refit: find out which weights can be exchanged later; takes a second round.
+    compiled: add the part for this machine's processor, where llvmlite is installed.
+
+    Raises ModelError where part of the model would run on level 0, naming the node.
+    """
+    from graphdoc import __version__
+    from graphdoc.engine.plan_build import entry, prepared
+    from graphdoc.engine.plan_weights import exchangeable
+
+    ready = prepared(model)
+    entries = [entry(ready, dict(types)) for types in choices]
+    weights = exchangeable(model, choices, entries) if refit else {}
+    plan = Plan(entries, weights=weights, made_by=__version__)
+    if compiled:
+        with suppress(ImportError, OSError):
+            plan.compile()
+    return plan

@@ -1,0 +1,114 @@
+"""The container of plan files: a head, one JSON text, runs of bytes that can be mapped into memory.
+
+::
+
+    0   magic "GDPLAN\\r\\n"     16  bytes of the text, u64        32  SHA-256 of all other bytes
+    8   format version, u32     24  bytes after the text, u64
+    12  0, u32                  64  the text, padded with zeros to 64 bytes; the runs, each padded likewise
+
+Numbers are little-endian. Equal contents give equal files.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphdoc.engine.errors import ModelError
+
+MAGIC = b"GDPLAN\r\n"
+VERSION = 1
+_HEAD = struct.Struct("<8sIIQQ")
+_START = 64
+_LINE = 64
+_TEXT_LIMIT = 1 << 30
+_REBUILD = "make the plan again:  graphdoc build MODEL -o PLAN"
+
+
+def is_plan(path: "str | os.PathLike[str]") -> bool:
+    """Return whether a file begins as a plan does."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def packed(content: Mapping[str, Any], blobs: Sequence[Any]) -> list[Any]:
+    """Return a plan's file as runs of bytes, in order."""
+    places, at = [], 0
+    for blob in blobs:
+        places.append([at, blob.nbytes])
+        at += _padded(blob.nbytes)
+    text = json.dumps({**content, "blobs": places}, sort_keys=True, separators=(",", ":")).encode()
+    head = _HEAD.pack(MAGIC, VERSION, 0, len(text), at)
+    parts: list[Any] = [text, bytes(-len(text) % _LINE)]
+    for blob in blobs:
+        parts += [memoryview(blob), bytes(-blob.nbytes % _LINE)]
+    digest = hashlib.sha256(head)
+    for part in parts:
+        digest.update(part)
+    return [head, digest.digest(), *parts]
+
+
+def _padded(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def read(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], list[Any]]:
+    """Return a plan's text as data, and its runs of bytes, mapped, not copied; every byte has been checked.
+
+    Raises ModelError for a file that is no plan, of another format version, cut, or changed in any bit.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _START:
+                raise _damaged(path, "it is cut short")
+            memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise ModelError(f"cannot read the plan: {error.strerror}", where=str(path)) from error
+    text, runs = _checked(memory, size, path)
+    try:
+        content = json.loads(text)
+        blobs = [_blob(runs, *place) for place in content["blobs"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _damaged(path, "its tables make no sense") from error
+    return content, blobs
+
+
+def _checked(memory: Any, size: int, path: Any) -> tuple[bytes, Any]:
+    """Return the text and the runs of a file that is what its head says."""
+    magic, version, zero, text, runs = _HEAD.unpack(memory[: _HEAD.size].tobytes())
+    if magic != MAGIC:
+        raise ModelError("this is no plan", where=str(path), next_step=_REBUILD)
+    if version != VERSION:
+        raise ModelError(
+            f"the plan has format {version}, this graphdoc reads {VERSION}",
+            where=str(path),
+            next_step=_REBUILD,
+        )
+    start = _START + _padded(text)
+    if zero or text > _TEXT_LIMIT or start + runs != size:
+        raise _damaged(path, "its size is not what its head says")
+    digest = hashlib.sha256(memory[: _HEAD.size])
+    digest.update(memory[_START:])
+    if digest.digest() != memory[_HEAD.size : _START].tobytes():
+        raise _damaged(path, "its checksum does not fit")
+    return memory[_START : _START + text].tobytes(), memory[start:]
+
+
+def _blob(runs: Any, at: int, size: int) -> Any:
+    if at < 0 or size < 0 or at + size > len(runs):
+        raise ValueError("a run of bytes past the end")
+    return runs[at : at + size]
+
+
+def _damaged(path: Any, how: str) -> ModelError:
+    return ModelError(f"the plan is damaged: {how}", where=str(path), next_step=_REBUILD)

@@ -1,0 +1,351 @@
+"""Plans: built once, the same bytes each time, loaded whole or refused."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from graphdoc.engine import plan as plans
+from graphdoc.engine.errors import GraphdocError, InputError, ModelError
+from graphdoc.engine.interpreter import Interpreter
+from graphdoc.engine.plan import Plan
+from graphdoc.engine.plan_file import is_plan
+
+F32 = np.dtype(np.float32)
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[2,3,8,8] x) => (float[2,5] y, float[2,4,8,8] r)
+<float[4,3,3,3] w, float[4] b, float[4,5] m>
+{
+    c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+    r = Relu (c)
+    g = GlobalAveragePool (r)
+    f = Flatten (g)
+    z = MatMul (f, m)
+    y = Softmax (z)
+}
+"""
+
+
+def model(text: str, seed: int = 0) -> ir.Model:
+    """Return a model with random weights in place of the graph's initializers without content."""
+    proto = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(seed)
+    for weight in list(proto.graph.value_info):
+        shape = [d.dim_value for d in weight.type.tensor_type.shape.dim]
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, weight.name))
+    del proto.graph.value_info[:]
+    return ir.serde.deserialize_model(proto)
+
+
+def net(text: str = NET, seed: int = 0) -> ir.Model:
+    """Return the small network."""
+    return model(text, seed)
+
+
+def feeds(shape: tuple[int, ...] = (2, 3, 8, 8), seed: int = 1) -> dict[str, Any]:
+    """Return an input."""
+    return {"x": np.random.default_rng(seed).standard_normal(shape, np.float32)}
+
+
+def built(text: str = NET, *shapes: tuple[int, ...], compiled: bool = True, seed: int = 0) -> Plan:
+    """Return the plan of a model with one input x."""
+    choices = [{"x": (F32, s)} for s in shapes or ((2, 3, 8, 8),)]
+    return plans.build(net(text, seed), choices, compiled=compiled)
+
+
+def assert_close(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """The same outputs in the same order, up to a few roundings of sums of 27 products."""
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_plan_computes_what_level_0_does(tmp_path: Path, compiled: bool) -> None:
+    """Before it is saved and after it is loaded: the same bits, near level 0's."""
+    first = built(compiled=compiled)
+    first.save(tmp_path / "m.plan")
+    second = Plan.load(tmp_path / "m.plan")
+    expected = Interpreter(net()).run(feeds())
+
+    assert is_plan(tmp_path / "m.plan")
+    assert_close(first.run(feeds()), expected)
+    for name, value in second.run(feeds()).items():
+        assert value.tobytes() == first.run(feeds())[name].tobytes()
+    assert second.notes == []
+    assert len(second.parts) == compiled
+
+
+def test_equal_builds_give_equal_bytes(tmp_path: Path) -> None:
+    """Built twice, and saved anew after loading."""
+    for name in ("a", "b"):
+        built().save(tmp_path / name)
+    Plan.load(tmp_path / "a").save(tmp_path / "c")
+
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+    assert [p.name for p in tmp_path.iterdir()] == ["a", "b", "c"] or len(list(tmp_path.iterdir())) == 3
+
+
+def test_loading_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither text nor machine code is made anew."""
+    from graphdoc.engine.device import cpu
+    from graphdoc.engine.device.llvm import compiler
+
+    built().save(tmp_path / "m.plan")
+    Plan.load(tmp_path / "m.plan").run(feeds())  # the driver's own code is there from now on
+
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("not from the plan")
+
+    monkeypatch.setattr(cpu, "emit", refuse)
+    monkeypatch.setattr(compiler, "_object", refuse)
+    compiler._code(compiler.host_target()).clear()
+    with pytest.raises(AssertionError):
+        compiler.addresses(["text"], compiler.host_target())
+    share, run = cpu.share(compiler.host_target()), cpu.driver.steps_function(compiler.host_target())
+
+    assert share
+    assert run
+    assert_close(Plan.load(tmp_path / "m.plan").run(feeds()), Interpreter(net()).run(feeds()))
+
+
+def test_several_shapes_in_one_plan(tmp_path: Path) -> None:
+    """The program for the inputs at hand runs; other shapes are refused with those there are."""
+    text = (
+        NET.replace("[2,3,8,8] x", "[N,3,H,8] x").replace("[2,5]", "[N,5]").replace("[2,4,8,8]", "[N,4,H,8]")
+    )
+    plan = built(text, (1, 3, 8, 8), (2, 3, 8, 8), (5, 3, 2, 8))
+    plan.save(tmp_path / "m.plan")
+    one = built(text, (2, 3, 8, 8))
+    one.save(tmp_path / "one.plan")
+    loaded = Plan.load(tmp_path / "m.plan")
+
+    for shape in ((1, 3, 8, 8), (5, 3, 2, 8)):
+        assert_close(loaded.run(feeds(shape)), Interpreter(net(text)).run(feeds(shape)))
+    with pytest.raises(InputError) as refusal:
+        loaded.run(feeds((3, 3, 8, 8)))
+    assert "3x3x8x8" in refusal.value.cause
+    assert "x=1x3x8x8; x=2x3x8x8; x=5x3x2x8" in str(refusal.value.where)
+    for bad in (
+        {"x": feeds()["x"].astype(np.float64)},
+        {},
+        {"z": feeds()["x"]},
+        {**feeds(), "more": np.ones(1)},
+    ):
+        with pytest.raises(InputError, match="no program for"):
+            loaded.run(bad)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("n = NonZero (x)\n y = Cast <to = 1> (n)", "NonZero"),
+        ("y = RandomNormalLike (x)", "RandomNormalLike"),
+    ],
+)
+def test_a_model_with_nodes_on_level_0_is_refused(body: str, says: str) -> None:
+    """The node is named, and what to do instead."""
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[A,B] y) {{ {body} }}'
+    with pytest.raises(ModelError) as refusal:
+        plans.build(model(text), [{"x": (F32, (2, 3))}])
+
+    assert "cannot become a plan" in refusal.value.cause
+    assert says in str(refusal.value.where) or "contents" in refusal.value.cause
+    assert "engine:1" in str(refusal.value.next_step)
+
+
+def test_outputs_that_nothing_computes(tmp_path: Path) -> None:
+    """An input handed through, a constant, one value under two names."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2,3] x, float[4] unused) => (float[2,3] same, float[2] k, float[2,3] y, float[2,3] z)
+    {
+        same = Identity (x)
+        k = Constant <value_floats = [1.5, 2.5]> ()
+        y = Exp (x)
+        z = Identity (y)
+    }"""
+    types = {"x": (F32, (2, 3)), "unused": (F32, (4,))}
+    plan = plans.build(model(text), [types])
+    plan.save(tmp_path / "m.plan")
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    given = {"x": x, "unused": np.zeros(4, np.float32)}
+    found = Plan.load(tmp_path / "m.plan").run(given)
+
+    assert_close(found, Interpreter(model(text)).run(given))
+    assert found["same"] is not x
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"toolchain": "llvm 9"}, "made by llvm 9"),
+        ({"features": "+avx1024,+sse2", "cpu": "later"}, "made for later"),
+    ],
+)
+def test_a_part_for_another_machine_is_left_aside(tmp_path: Path, change: dict[str, str], says: str) -> None:
+    """With one line that says why; the program is prepared anew and computes the same."""
+    plan = built()
+    plan.parts = [replace(plan.parts[0], **change)]
+    plan.save(tmp_path / "m.plan")
+    loaded = Plan.load(tmp_path / "m.plan")
+
+    assert_close(loaded.run(feeds()), Interpreter(net()).run(feeds()))
+    (note,) = loaded.notes
+    assert says in note
+    assert "\n" not in note
+
+
+def test_without_llvmlite_numpy_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The portable part is all that it takes."""
+    from graphdoc.engine.device import cpu
+    from graphdoc.engine.device.llvm import compiler
+
+    def missing() -> Any:
+        raise ImportError("no llvmlite here")
+
+    built().save(tmp_path / "m.plan")
+    monkeypatch.setattr(compiler, "host_target", missing)
+    monkeypatch.setattr(cpu, "host_target", missing)
+    loaded = Plan.load(tmp_path / "m.plan")
+
+    assert_close(loaded.run(feeds()), Interpreter(net()).run(feeds()))
+    assert "llvmlite does not load" in loaded.notes[0]
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the bytes of a plan with a part."""
+    path = tmp_path_factory.mktemp("plan") / "m.plan"
+    built().save(path)
+    return path.read_bytes()
+
+
+class TestDamage:
+    """No file but a whole one is taken."""
+
+    def refused(self, path: Path, content: bytes) -> str:
+        """Write the bytes, load them, and return the refusal's cause."""
+        path.write_bytes(content)
+        with pytest.raises(GraphdocError) as refusal:
+            Plan.load(path)
+        return refusal.value.cause
+
+    def test_flipped_bits(self, tmp_path: Path, content: bytes) -> None:
+        """Seven hundred places; every bit of the head among them."""
+        rng = np.random.default_rng(0)
+        places = [*range(64 * 8), *rng.integers(0, len(content) * 8, 200).tolist()]
+        for place in places:
+            damaged = bytearray(content)
+            damaged[place // 8] ^= 1 << place % 8
+            assert self.refused(tmp_path / "m.plan", bytes(damaged))
+
+    def test_cut_and_grown(self, tmp_path: Path, content: bytes) -> None:
+        """Three hundred lengths."""
+        rng = np.random.default_rng(1)
+        for length in [*range(70), *rng.integers(0, len(content), 200).tolist(), len(content) - 1]:
+            assert self.refused(tmp_path / "m.plan", content[:length])
+        for more in (b"\0", bytes(64), content):
+            assert self.refused(tmp_path / "m.plan", content + more)
+
+    def test_other_files(self, tmp_path: Path) -> None:
+        """A model, a text, a folder, nothing."""
+        assert "no plan" in self.refused(tmp_path / "m.onnx", bytes(100))
+        assert "cut short" in self.refused(tmp_path / "m", b"GDPLAN\r\n")
+        for path in (tmp_path, tmp_path / "absent"):
+            with pytest.raises(ModelError, match="cannot read the plan"):
+                Plan.load(path)
+            assert not is_plan(path)
+
+    @pytest.mark.parametrize("seed", range(120))
+    def test_wrong_tables_with_a_right_checksum(self, tmp_path: Path, seed: int) -> None:
+        """One number of the text changed: refused, or read as a program of views within their buffers."""
+        from graphdoc.engine.plan_file import packed, read
+
+        path = tmp_path / "m.plan"
+        built(compiled=seed % 2 == 0).save(path)
+        content, blobs = read(path)
+        content.pop("blobs")
+        rng = np.random.default_rng(seed)
+        _change(content["tables"] if seed % 3 else content["entries"][0]["program"], rng)
+        path.write_bytes(b"".join(bytes(part) for part in packed(content, blobs)))
+        try:
+            loaded = Plan.load(path)
+        except GraphdocError:
+            return
+        for step in loaded.entries[0].program.steps:
+            for view in (*step.inputs, *step.outputs):
+                low, high = view.extent
+                assert 0 <= low <= high <= view.buffer.size
+
+
+def _change(node: Any, rng: np.random.Generator) -> None:
+    """Change one number, text or length, somewhere."""
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            return
+        key = keys[rng.integers(len(keys))]
+        if isinstance(node[key], dict | list) and node[key]:
+            node = node[key]
+            continue
+        odd = [-1, 0, 1, 7, 10**9, -(2**70), "relu", None, [], {}, 1.5, True]
+        node[key] = odd[rng.integers(len(odd))]
+        return
+
+
+class TestRefit:
+    """Other weights in the same program."""
+
+    def plan(self, seed: int = 0, text: str = NET) -> Plan:
+        """Return a plan that knows its weights."""
+        return plans.build(net(text, seed), [{"x": (F32, (2, 3, 8, 8))}], refit=True)
+
+    def weights(self, seed: int, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arrays of a network with other weights."""
+        found = net(seed=seed).graph.initializers
+        return {name: found[name].const_value.numpy() for name in names}  # type: ignore[union-attr]
+
+    def test_new_weights_give_what_a_new_build_gives(self, tmp_path: Path) -> None:
+        """Bit for bit; saved, loaded, and the plan itself as it was."""
+        plan = self.plan()
+        plan.save(tmp_path / "m.plan")
+        loaded = Plan.load(tmp_path / "m.plan")
+        before = loaded.run(feeds())["y"].tobytes()
+        arrays = self.weights(7, loaded.weights)
+        found, expected = loaded.refit(arrays).run(feeds()), self.plan(7).run(feeds())
+
+        assert set(plan.weights) == {"w", "b", "m"}
+        assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+        assert loaded.run(feeds())["y"].tobytes() == before
+
+    def test_a_weight_that_was_computed_with_cannot_be_exchanged(self) -> None:
+        """Here its square is folded, in one place of two; the others can be."""
+        text = NET.replace(
+            "y = Softmax (z)",
+            "mm = Mul (m, m)\n s = ReduceSum <keepdims = 0> (mm)\n zs = Mul (z, s)\n y = Softmax (zs)",
+        )
+        plan = self.plan(text=text)
+
+        assert set(plan.weights) == {"w", "b"}
+        with pytest.raises(InputError, match="'m' is no weight"):
+            plan.refit({"m": np.zeros((4, 5), np.float32)})
+
+    def test_what_does_not_fit_is_refused(self) -> None:
+        """Names, sizes, dtypes."""
+        plan = self.plan()
+        for name, array in (
+            ("nobody", np.zeros(3, np.float32)),
+            ("b", np.zeros(5, np.float32)),
+            ("b", np.zeros(4, np.float64)),
+        ):
+            with pytest.raises(InputError, match=f"'{name}' is"):
+                plan.refit({name: array})

@@ -151,7 +151,7 @@ def test_error_is_that_of_sums_in_order(m: int, n: int, k: int, dtype: Dtype) ->
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda t: f"{t.vector}-{t.registers}")
 @pytest.mark.parametrize(("n", "k"), [(64, 64), (37, 45), (5, 17)], ids=str)
 def test_columns_apart_are_transposed_in_blocks(n: int, k: int, target: Target) -> None:
-    """The product with a transposed matrix, its rows a little apart: whole blocks, and what is left of them."""
+    """The product with a transposed matrix, its rows a little apart: whole blocks and what is left."""
     a, _ = product(9, n, k).inputs
     b = View(Buffer("b", F32, n * (k + 1)), (k, n), (1, k + 1))
     step = Step(Contraction(0, 1, 1, load(-1, F32), F32), (a, b), product(9, n, k).outputs)

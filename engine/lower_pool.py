@@ -52,8 +52,6 @@ def _pooled(
     before, after = reach(window, x.shape[2:])
     sizes = [b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True)]
     if prod(sizes) > _GROWTH * prod(x.shape[2:]):
-        x.shape[2:]
-    ):
         raise NotLowered("nearly all of its windows is padding")
     source = windows(padded(at, x, [0, 0, *before], [0, 0, *after], neutral), window, 2)
     out = at.fresh((*x.shape[:2], *window.out), result.dtype, x)

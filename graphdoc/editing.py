@@ -1,8 +1,10 @@
 """``graphdoc edit``: what each option means, and the edits applied in the order in which they were given."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +102,37 @@ def _extract(session: Session, text: str) -> Lines:
     return [f"{starts or 'nothing'} → {ends}: {after} of {before} nodes"]
 
 
+def _is_value(session: Session) -> Callable[[str], bool]:
+    """Return whether a name means a value of the model as it is now; the names are read when one is asked."""
+    index = cache(lambda: Index(session.model))
+    return lambda name: index().has_value(name)
+
+
+def _is_node(session: Session) -> Callable[[str], bool]:
+    """The same for nodes."""
+    index = cache(lambda: Index(session.model))
+    return lambda name: index().has_node(name)
+
+
 def _rename(session: Session, text: str) -> Lines:
-    old, new = _pair(text, "--rename", Index(session.model).has_value)
+    old, new = _pair(text, "--rename", _is_value(session))
     edit.rename_values(session.model, {old: new})
     return [f"{old} → {new}"]
 
 
+def _rename_all(session: Session, texts: Sequence[str]) -> list[Lines] | None:
+    """Rename at once what would come out the same one by one: no name is both an old and a new one."""
+    known = _is_value(session)
+    pairs = [_pair(text, "--rename", known) for text in texts]
+    names = [name.strip() for pair in pairs for name in pair]
+    if len(set(names)) < len(names):
+        return None
+    edit.rename_values(session.model, dict(pairs))
+    return [[f"{old} → {new}"] for old, new in pairs]
+
+
 def _rename_node(session: Session, text: str) -> Lines:
-    old, new = _pair(text, "--rename-node", Index(session.model).has_node)
+    old, new = _pair(text, "--rename-node", _is_node(session))
     edit.rename_node(session.model, old, new)
     return [f"{old} → {new}"]
 
@@ -140,7 +165,7 @@ def _remove_input(session: Session, text: str) -> Lines:
 def _order(kind: str) -> Callable[[Session, str], Lines]:
     def apply(session: Session, text: str) -> Lines:
         before = dict(zip(getattr(session.model.graph, kind), getattr(session, kind), strict=False))
-        edit.reorder(session.model, **{kind: _list(text, Index(session.model).has_value)})
+        edit.reorder(session.model, **{kind: _list(text, _is_value(session))})
         values = list(getattr(session.model.graph, kind))
         setattr(session, kind, [before.get(value, str(value.name)) for value in values])
         shown = _fed(session.model) if kind == "inputs" else [str(value.name) for value in values]
@@ -199,7 +224,7 @@ def _free(session: Session, text: str) -> Lines:
 
 
 def _set_dtype(session: Session, text: str) -> Lines:
-    name, dtype = _pair(text, "--set-dtype", Index(session.model).has_value)
+    name, dtype = _pair(text, "--set-dtype", _is_value(session))
     edit.set_dtype(session.model, name, dtype)
     return [f"{name} is {dtype}"]
 
@@ -224,13 +249,13 @@ def _array(path: str, option: str) -> np.ndarray[Any, Any]:
 
 
 def _to_initializer(session: Session, text: str) -> Lines:
-    name, path = _pair(text, "--to-initializer", Index(session.model).has_value)
+    name, path = _pair(text, "--to-initializer", _is_value(session))
     edit.to_initializer(session.model, name, _array(path, f"--to-initializer {text}"))
     return [f"{name} holds {path}"]
 
 
 def _set_initializer(session: Session, text: str) -> Lines:
-    name, path = _pair(text, "--set-initializer", Index(session.model).has_value)
+    name, path = _pair(text, "--set-initializer", _is_value(session))
     edit.set_initializer(session.model, name, _array(path, f"--set-initializer {text}"))
     return [f"{name} holds {path}"]
 
@@ -308,7 +333,7 @@ def _bypass(session: Session, text: str) -> Lines:
 
 
 def _set_attribute(session: Session, text: str) -> Lines:
-    node, assignment = split_at(text, ":", Index(session.model).has_node) or (text, "")
+    node, assignment = split_at(text, ":", _is_node(session)) or (text, "")
     found = parse_node(f"X<{assignment}>").attributes if assignment else {}
     if len(found) != 1:
         raise UsageError(
@@ -337,7 +362,7 @@ def _chain(session: Session, text: str) -> Lines:
     path, colon, pairs = text.partition(":")
     if not Path(path).exists() and Path(text).exists():
         path, colon, pairs = text, "", ""
-    known = Index(session.model).has_value
+    known = _is_value(session)
     connections = dict(_pair(pair, "--chain", known) for pair in _names(pairs)) if colon else None
     return [text, *_merged(session, edit.chain(session.model, load(path), connections))]
 
@@ -496,12 +521,23 @@ def apply(session: Session, edits: Iterable[tuple[str, str]]) -> list[tuple[str,
     Raises GraphdocError of the first edit that cannot be done.
     """
     rows: list[tuple[str, str]] = []
-    for verb, text in edits:
+    for verb, group in groupby(edits, key=lambda item: item[0]):
+        texts = [text for _, text in group]
         if verb not in _PATHS:
-            _check_text(verb, text)
-        first, *rest = VERBS[verb].apply(session, text)
-        rows += [(verb, first), *(("", line) for line in rest)]
+            for text in texts:
+                _check_text(verb, text)
+        for first, *rest in _apply(session, verb, texts):
+            rows += [(verb, first), *(("", line) for line in rest)]
     return rows
+
+
+def _apply(session: Session, verb: str, texts: Sequence[str]) -> Iterable[Lines]:
+    """Apply one verb several times; each reads all names of the model, so many renames are done at once."""
+    if verb == "rename" and len(texts) > 1:
+        done = _rename_all(session, texts)
+        if done is not None:
+            return done
+    return [VERBS[verb].apply(session, text) for text in texts]
 
 
 def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool = True) -> Edited:

@@ -64,20 +64,25 @@ def _places(place: Place) -> Iterator[Place]:
     yield place
     graph, scope, outer = place.graph, place.scope, (*place.outer, place.graph)
     for node in graph:
-        first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
+        if not node.attributes.data:  # the mapping around it is slow, and this runs at every edit
+            continue
         for name, inner in subgraphs(node):
+            first = next((v.name for v in node.outputs if v.name), None) or node.name or node.op_type
             yield from _places(Place(inner, enter(scope, first, name), outer, node))
 
 
 def subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield the graphs that a node holds, with the names of their attributes."""
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():
+    for name, attribute in node.attributes.data.items():
+        if attribute.type not in _GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
+        else:
             yield from ((name, graph) for graph in attribute.as_graphs())
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def defined_in(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -241,4 +246,6 @@ def split_at(text: str, separator: str, known: Callable[[str], bool]) -> tuple[s
     """
     cuts = [index for index in range(len(text)) if text.startswith(separator, index)]
     ways = [(text[:cut], text[cut + len(separator) :]) for cut in cuts]
+    if len(ways) == 1:
+        return ways[0]
     return next((way for way in ways if known(way[0].strip())), ways[0] if ways else None)

@@ -26,25 +26,34 @@ def rename_values(model: ir.Model, names: Mapping[str, str]) -> None:
     """
     index = Index(model)
     wanted = {index.value(old): new for old, new in names.items()}
+    asked = set(wanted.values())
+    holders: dict[str, list[ir.Value]] = {}
+    for other in index.home:
+        name = wanted.get(other, other.name or "")
+        if name in asked:
+            holders.setdefault(name, []).append(other)
     for value, new in wanted.items():
-        _check_free(index, value, new, wanted)
+        _check_free(index, value, new, holders.get(new, []))
     apply_names(model, wanted)
 
 
-def _check_free(index: Index, value: ir.Value, new: str, wanted: Mapping[ir.Value, str]) -> None:
-    """Raise UsageError when another value that can be seen from where ``value`` lies has the name."""
+def _check_free(index: Index, value: ir.Value, new: str, holders: Iterable[ir.Value]) -> None:
+    """Raise UsageError when another value that can be seen from where ``value`` lies has the name.
+
+    holders: all values that will have it.
+    """
     if not new:
         raise UsageError(f"'{value.name}' cannot have an empty name", next_step="give a name")
     home = index.home[value]
-    for place in index.places:
+    for other in holders:
+        place = index.home[other]
         related = place.graph is home.graph or place.graph in home.outer or home.graph in place.outer
-        for other in defined_in(place.graph) if related else ():
-            if other is not value and wanted.get(other, other.name) == new:
-                raise UsageError(
-                    f"the name '{new}' is taken by another value",
-                    where=index.key(other),
-                    next_step="choose another",
-                )
+        if related and other is not value:
+            raise UsageError(
+                f"the name '{new}' is taken by another value",
+                where=index.key(other),
+                next_step="choose another",
+            )
 
 
 def apply_names(model: ir.Model, names: Mapping[ir.Value, str]) -> None:
@@ -61,7 +70,8 @@ def apply_names(model: ir.Model, names: Mapping[ir.Value, str]) -> None:
             graph.initializers.add(value)
     for place in places(model):
         for value in defined_in(place.graph):
-            _rename_annotation(value, old)
+            if value.meta:
+                _rename_annotation(value, old)
 
 
 def _rename_annotation(value: ir.Value, names: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """``graphdoc edit``: every option, what is printed, exit codes, and that a failure writes nothing."""
 
+import itertools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from graphdoc import cli, editing
 from graphdoc.commands import edit as edit_command
 from graphdoc.engine.errors import UsageError
 from graphdoc.reports.edit_text import edit_lines
+from graphdoc.surgeon.edit_find import Index
 from graphdoc.surgeon.edited import Edited
 from tests.surgeon import build
 from tests.surgeon import edit_models as m
@@ -438,3 +440,57 @@ def test_names_typed_short(
 
     assert edit("--output", wrong, model="n.onnx") == 2
     assert f"nearest: '{near}'" in capsys.readouterr().err
+
+
+def _chain(count: int) -> None:
+    names = [f"v{i}" for i in range(count + 1)]
+    nodes = [onnx.helper.make_node("Relu", [a], [b]) for a, b in itertools.pairwise(names)]
+    ends = [build.value("v0")], [build.value(names[-1])]
+    onnx.save(build.model(nodes, inputs=ends[0], outputs=ends[1]), "m.onnx")
+
+
+def _names() -> list[str]:
+    return [name for node in onnx.load("o.onnx").graph.node for name in node.input]
+
+
+def test_many_renames_read_the_names_once(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading all names for each of them would take time that grows with the square."""
+    _chain(60)
+    made = []
+    begin = Index.__init__
+
+    def count(self: Index, model: object) -> None:
+        made.append(model)
+        begin(self, model)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Index, "__init__", count)
+    renames = [text for i in range(50) for text in ("--rename", f"v{i}=w{i}")]
+
+    assert edit(*renames, "--no-verify") == 0
+    assert _names() == [f"w{i}" for i in range(50)] + [f"v{i}" for i in range(50, 60)]
+    assert len(made) <= 2
+
+
+@pytest.mark.parametrize(
+    ("renames", "code", "names"),
+    [
+        (["v1=a", "a=b", "v2=a"], 0, ["v0", "b", "a"]),
+        (["v1=t", "v2=v1", "t=v2"], 0, ["v0", "v2", "v1"]),
+        (["v1=v2", "v2=a"], 2, []),
+        (["v1=a", "v2=a"], 2, []),
+        (["v1=a", "v1=b"], 2, []),
+        (["v1=a", "v2="], 2, []),
+        (["v1=a", "gone=b"], 2, []),
+    ],
+)
+def test_renames_follow_one_another(
+    folder: pathlib.Path, renames: list[str], code: int, names: list[str]
+) -> None:
+    """In the order given, as if each were an edit of its own; one that fails writes nothing."""
+    _chain(3)
+    arguments = [text for rename in renames for text in ("--rename", rename)]
+
+    assert edit(*arguments) == code
+    assert pathlib.Path("o.onnx").exists() == (not code)
+    if not code:
+        assert _names() == names

@@ -6,7 +6,7 @@ for inputs of the same types. ``onnx.reference`` is the last resort. Which of th
 ``Builder.served_by``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -85,6 +85,32 @@ def fallback(
     return None
 
 
+def body_model(
+    node: ir.Node, opsets: Mapping[str, int], attributes: Mapping[str, ir.Attr], inputs: Sequence[Any]
+) -> ir.Model | None:
+    """Return a model of one node that runs by its schema's function body, None when there is no body.
+
+    inputs: the node's, whose types the body may depend on. Inputs are named i0 …, outputs o0 …
+    """
+    domain = canonical_domain(node.domain)
+    version = opsets.get(domain, 1)
+    schema = find_schema(domain, node.op_type, version)
+    if schema is None:
+        return None
+    proto = _plain_node(node, domain, attributes)
+    typed = _newest(schema.context_dependent_function_opset_versions, version)
+    if typed is not None:
+        types = tuple(_type_of(value).SerializeToString(deterministic=True) for value in inputs)
+        body = TypedBody(proto, schema, typed, opsets, lambda model: lambda feeds: {})
+        return ir.serde.deserialize_model(body.model(types))
+    newest = _newest(schema.function_opset_versions, version)
+    if newest is None:
+        return None
+    function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(newest))
+    _import_missing(function, opsets)
+    return ir.serde.deserialize_model(_single_node_model(proto, opsets, (_with_defaults(function, schema),)))
+
+
 def _plain_node(node: ir.Node, domain: str, attributes: Mapping[str, ir.Attr]) -> onnx.NodeProto:
     """Return the node with inputs i0 …, outputs o0 …, and attributes that hold their values."""
     inputs = ["" if value is None else f"i{place}" for place, value in enumerate(node.inputs)]
@@ -147,12 +173,13 @@ class TypedBody:
         if types not in self.made:
             if len(self.made) >= _KEPT:
                 self.made.clear()
-            self.made[types] = self.run_model(ir.serde.deserialize_model(self._model(types)))
+            self.made[types] = self.run_model(ir.serde.deserialize_model(self.model(types)))
         given = zip(self.node.input, inputs, strict=True)
         results = self.made[types]({name: value for name, value in given if name})
         return tuple(results.get(name) for name in self.node.output)
 
-    def _model(self, types: tuple[bytes, ...]) -> onnx.ModelProto:
+    def model(self, types: tuple[bytes, ...]) -> onnx.ModelProto:
+        """Return a model of the node and the body for inputs of these types."""
         raw = self.schema.get_context_dependent_function_with_opset_version(
             self.body_version, self.node.SerializeToString(), list(types)
         )

@@ -64,7 +64,7 @@ class Tape:
 
     interpreter: on NumPy arrays. feeds: every input without an initializer.
     changing: tap names of the values whose effect is asked for; None: all. Nothing else is followed.
-    budget: bytes that the values may take.
+    inputs: follow the model's inputs too. budget: bytes that the values may take.
 
     Raises TooLargeError, and RunnerError where an operator fails.
     """
@@ -75,6 +75,7 @@ class Tape:
         feeds: Mapping[str, Any],
         *,
         changing: Collection[str] | None = None,
+        inputs: bool = False,
         budget: int | None = None,
     ) -> None:
         self._left = budget
@@ -87,6 +88,8 @@ class Tape:
         with np.errstate(all="ignore"):
             self._trace = self._run(body, frame)
         self._active: set[ir.Value] = set()
+        if inputs:
+            self._active.update(body.inputs)
         self._mark(body, everything=self._changing is None)
 
     @property
@@ -147,8 +150,12 @@ class Tape:
 
     # ---- backwards -------------------------------------------------------------------------------------
 
-    def back(self, seeds: Mapping[str, Array], visit: Visit, through: Through | None = None) -> None:
+    def back(
+        self, seeds: Mapping[str, Array], visit: Visit, through: Through | None = None
+    ) -> dict[str, Array]:
         """Run one reverse pass from cotangents of outputs; ``visit`` gets each value's, later ones first.
+
+        Returns the cotangents of the model's inputs, where these are followed.
 
         through: gets what each node without a body adds to the cotangents of its inputs.
         """
@@ -157,6 +164,7 @@ class Tape:
         found: Cotangents = {outputs[name]: wide(seed) for name, seed in seeds.items()}
         with np.errstate(all="ignore"):
             self.back_through(self._trace, found, set(), visit)
+        return {str(v.name): found[v] for v in self._trace.body.inputs if v in found}
 
     def back_through(self, trace: Trace, found: Cotangents, cut: set[ir.Value], visit: Visit) -> None:
         """Carry the cotangents of a body's outputs to its inputs and to what it captures.
@@ -239,6 +247,7 @@ def _node(trace: Trace, step: Step, reached: Sequence[Array | None], active: Col
     run = step.run if isinstance(step.run, partial) else partial(step.run, Call())
     call = run.args[0] if run.args and isinstance(run.args[0], Call) else Call()
     return Node(
+        source=step.node,
         domain=step.node.domain,
         op=step.node.op_type,
         call=call,

@@ -45,8 +45,9 @@ def backwards_through(now: Pass, trace: "Trace", number: int, reached: Sequence[
     ):
         raise NoRuleError("no rule for its body")
     inputs = through(now, calls, outputs, step.run.keywords if hasattr(step.run, "keywords") else {})
-    first = len(step.inputs) - len(inputs.cotangents)
-    for value, cotangent, cut in zip(step.inputs[first:], inputs.cotangents, inputs.cut, strict=True):
+    # What a body takes are the last inputs of the node; only a call may give fewer than a function takes.
+    first = max(0, len(step.inputs) - len(inputs.cotangents))
+    for value, cotangent, cut in zip(step.inputs[first:], inputs.cotangents, inputs.cut, strict=False):
         if value is not None and now.tape.active(value):
             _add(now.found, value, cotangent)
             if cut:

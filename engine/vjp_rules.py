@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from graphdoc.engine.ops.gradient import DOMAIN
 from graphdoc.engine.ops.precision import wide
@@ -27,10 +29,11 @@ class NoRuleError(Exception):
 class Node:
     """A node that has run.
 
-    forward: called with inputs, computes the outputs. cotangents: one per output, None where nothing
-    arrives. wanted: per input, whether its cotangent is asked for.
+    source: as the graph has it. forward: called with inputs, computes the outputs. cotangents: one per
+    output, None where nothing arrives. wanted: per input, whether its cotangent is asked for.
     """
 
+    source: ir.Node
     domain: str
     op: str
     call: Call
@@ -89,7 +92,20 @@ def derive(node: Node) -> Parts:
     for way in (RULES.get(name), _shared if canonical_domain(node.domain) == "" else None):
         if way is not None and (parts := way(node)) is not _NONE:
             return parts
-    return by_differences(node)
+    try:
+        return by_differences(node)
+    except NoRuleError:
+        parts = through_body(node) if canonical_domain(node.domain) == "" else _NONE
+        if parts is _NONE:
+            raise
+        return parts
+
+
+def through_body(node: Node) -> Parts:
+    """Go back through the function body of the operator's schema, where there is one."""
+    body = import_module("graphdoc.engine.vjp_body")  # which needs the pass, which needs the rules
+    found: Parts | None = body.through_schema(node)
+    return _NONE if found is None else found
 
 
 _NONE: Parts = ("no rule",)
@@ -103,7 +119,7 @@ def _shared(node: Node) -> Parts:
     if any(c is not None for c in node.cotangents[1:]):
         raise NoRuleError("only the first output is followed")
     count = 1 + max(place for place, wanted in enumerate(node.wanted) if wanted)
-    call = Call(np, node.call.version, count)
+    call = Call(np, node.call.version, count, rng=node.call.rng)
     values = [wide(x) if is_float(x) else x for x in (*node.inputs, node.outputs[0])]
     cotangent = node.cotangents[0]
     if is_float(values[-1]) and cotangent is not None:

@@ -241,7 +241,21 @@ def _recurrent() -> dict[str, tuple[str, dict[str, Any]]]:
     return cases
 
 
+def _bodies() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Operators that go back through the function body of their schema."""
+    heads = {"a": signed(1, 2, 3, 4), "b": signed(1, 2, 5, 4), "c": signed(1, 2, 5, 4)}
+    return {
+        "Attention": ("y = Attention(a, b, c)", heads),
+        "Attention that looks back": ("y = Attention <is_causal=1, scale=0.7> (a, b, c)", heads),
+        "RotaryEmbedding": (
+            "y = RotaryEmbedding(a, b, c)",
+            {"a": signed(2, 3, 4, 4), "b": signed(2, 4, 2), "c": signed(2, 4, 2)},
+        ),
+    }
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **_bodies(),
     **_elementwise(),
     **_products(),
     **_pools(),

@@ -1,4 +1,4 @@
-"""What a name means in a model: values and nodes, in subgraphs and functions too; and names nobody uses yet.
+"""What a name means in a model: values and nodes, in subgraphs and functions too.
 
 Values of the main graph go by their name, values inside subgraphs by the way to them
 (engine/scope.py: ``<first output of the node>.<attribute>/<value>``), values of functions as
@@ -209,33 +209,6 @@ def _by_name(rows: Iterable[tuple[tuple[str, str], T]]) -> dict[str, list[T]]:
 
 def _ambiguous(cause: str, ways: list[str], option: str) -> UsageError:
     return UsageError(cause, where=option or None, next_step=f"name one of {', '.join(ways[:5])}")
-
-
-class Names:
-    """The names of values and nodes that models have; gives out new ones."""
-
-    def __init__(self, *models: ir.Model, functions: bool = True) -> None:
-        walk = places if functions else main_places
-        graphs = [place.graph for model in models for place in walk(model)]
-        self.values = {value.name or "" for graph in graphs for value in defined_in(graph)}
-        self.nodes = {node.name or "" for graph in graphs for node in graph}
-
-    def value(self, base: str) -> str:
-        """Return ``base``, with a number if it is taken, and take it."""
-        return _unused(base, self.values)
-
-    def node(self, base: str) -> str:
-        """Return ``base``, with a number if it is taken, and take it."""
-        return _unused(base, self.nodes)
-
-
-def _unused(base: str, taken: set[str]) -> str:
-    name, number = base, 0
-    while name in taken or not name:
-        number += 1
-        name = f"{base}_{number}"
-    taken.add(name)
-    return name
 
 
 def split_at(text: str, separator: str, known: Callable[[str], bool]) -> tuple[str, str] | None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
-from graphdoc.surgeon.edit_find import Index, Names, Place, places, subgraphs
+from graphdoc.surgeon.edit_find import Index, Place, places, subgraphs
+from graphdoc.surgeon.names import Names
 
 
 def title_of(node: ir.Node) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import onnx_ir as ir
 
 from graphdoc.engine.errors import UsageError
-from graphdoc.surgeon.edit_find import Index, Names, NodeLike, Place, ValueLike
+from graphdoc.surgeon.edit_find import Index, NodeLike, Place, ValueLike
 from graphdoc.surgeon.edit_flow import check_acyclic, detach, is_output, put, redirect, remove_dead, title_of
 from graphdoc.surgeon.edit_new import Attributes, Draft, Operand, Resolved, resolve
 from graphdoc.surgeon.edit_types import Kind, known, refresh, type_name
+from graphdoc.surgeon.names import Names
 
 
 def add_node(
@@ -157,9 +158,9 @@ def replace(
         (kind or v.type, shape if shape is not None else v.shape)
         for v, (kind, shape) in zip(old, kinds, strict=True)
     ]
-    freed = name and any(maker.name == name for maker in makers)
-    if freed:
-        names.nodes.discard(name)
+    for maker in makers:
+        if name and maker.name == name:
+            names.release_node(name)
     node = draft.build(titles, kinds, names)
     put(node, place)
     for before, after in zip(old, node.outputs, strict=True):
@@ -309,7 +310,7 @@ def _check_visible(index: Index, values: Iterable[Resolved], place: Place) -> No
 
 
 def _check_new(title: str, names: Names) -> None:
-    if title and title in names.values:
+    if title and names.has_value(title):
         raise UsageError(f"the name '{title}' is taken by another value", next_step="choose another")
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
-from graphdoc.surgeon.edit_find import Index, Names, Place, ValueLike, unknown
+from graphdoc.surgeon.edit_find import Index, Place, ValueLike, unknown
 from graphdoc.surgeon.edit_flow import put, redirect, remove_dead
 from graphdoc.surgeon.edit_new import PLAIN_INITIALIZERS, constant, new_tensor
 from graphdoc.surgeon.edit_types import dims_of, known, refresh, type_name
+from graphdoc.surgeon.names import Names
 from graphdoc.surgeon.types import dtype_name
 
 Dims = Sequence[int | str | None]
@@ -106,7 +107,7 @@ def _listed(values: Sequence[ir.Value], wanted: ValueLike, kind: str) -> ir.Valu
 
 def add_input(model: ir.Model, name: str, dtype: str, shape: Dims | None = None) -> ir.Value:
     """Add an input that nothing reads yet; return it. Raises UsageError when the name is taken."""
-    if not name or name in Names(model).values:
+    if not name or Names(model).has_value(name):
         raise UsageError(f"the name '{name}' is taken by another value", next_step="choose another")
     value = ir.Value(name=name)
     _declare(value, dtype, shape)

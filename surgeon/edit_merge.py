@@ -7,10 +7,11 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.surgeon.edit_extract import copy_model
-from graphdoc.surgeon.edit_find import Names, defined_in, main_places, places, unknown
+from graphdoc.surgeon.edit_find import defined_in, main_places, places, unknown
 from graphdoc.surgeon.edit_names import apply_names, change_dims, dim_symbols, is_symbol
 from graphdoc.surgeon.edit_opset import convert_opset
 from graphdoc.surgeon.edit_types import dims_of, refresh, type_name
+from graphdoc.surgeon.names import Names
 from graphdoc.surgeon.writer import write_model
 
 
@@ -194,13 +195,13 @@ def _make_apart(a: ir.Model, b: ir.Model, prefix: str, fed: Iterable[ir.Value] =
     names: dict[ir.Value, str] = {}
     for place in main_places(b):
         for value in defined_in(place.graph):
-            if str(value.name) in taken.values:
+            if taken.has_value(str(value.name)):
                 names[value] = both.value(f"{prefix}{value.name}")
     renamed = {str(value.name): new for value, new in names.items() if value not in skipped}
     apply_names(b, names)
     for place in main_places(b):
         for node in place.graph:
-            if node.name and node.name in taken.nodes:
+            if node.name and taken.has_node(node.name):
                 renamed[node.name] = node.name = both.node(f"{prefix}{node.name}")
     _rename_symbols(a, b)
     _rename_functions(a, b)

@@ -12,8 +12,9 @@ import onnx_ir as ir
 from graphdoc.engine.errors import ModelError, UsageError
 from graphdoc.engine.ops.table import canonical_domain
 from graphdoc.surgeon.checks import misfit
-from graphdoc.surgeon.edit_find import Index, Names, Place, ValueLike
+from graphdoc.surgeon.edit_find import Index, Place, ValueLike
 from graphdoc.surgeon.edit_types import KEPT, Kind, honest, known
+from graphdoc.surgeon.names import Names
 from graphdoc.surgeon.pieces import describe
 from graphdoc.surgeon.schemas import newest, signature, type_classes
 from graphdoc.surgeon.writer import write_model
@@ -229,7 +230,7 @@ class Draft:
         inputs = [self._input(value, names) for value in self.inputs]
         domain = canonical_domain(self.domain)
         opsets_at(self.place).setdefault(domain, 1)
-        name = self.name if self.name not in names.nodes else ""
+        name = self.name if not names.has_node(self.name) else ""
         node = ir.Node(
             domain, self.op, inputs, self.attrs(), num_outputs=len(titles), name=name or names.node(self.op)
         )

@@ -21,10 +21,11 @@ import onnx_ir as ir
 
 from graphdoc.engine.infer import Facts
 from graphdoc.engine.ops.table import Dim, canonical_domain
-from graphdoc.surgeon.edit_find import Index, Names, Place, subgraphs
+from graphdoc.surgeon.edit_find import Index, Place, subgraphs
 from graphdoc.surgeon.edit_flow import drop_unused, title_of
 from graphdoc.surgeon.edit_new import constant, new_tensor
 from graphdoc.surgeon.edit_types import downstream, refresh
+from graphdoc.surgeon.names import Names
 
 Shape = tuple[Dim, ...] | None
 

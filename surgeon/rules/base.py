@@ -9,7 +9,6 @@ assume. ``Context.facts`` tells what is known.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ import onnx_ir as ir
 from graphdoc.engine.attributes import decode
 from graphdoc.engine.infer import Facts
 from graphdoc.engine.ops.table import TensorType, canonical_domain
+from graphdoc.surgeon.names import Names
 from graphdoc.surgeon.tensors import renamable
 
 
@@ -91,58 +91,6 @@ def operator_name(node: ir.Node) -> str:
 def has_references(node: ir.Node) -> bool:
     """Whether an attribute of the node refers to a parameter of the function around it."""
     return any(attribute.is_ref() for attribute in node.attributes.data.values())
-
-
-class Names:
-    """The names that values and nodes of a model have, so that new ones differ from all of them."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._values: Counter[str] = Counter()
-        self._nodes: Counter[str] = Counter()
-        self._next: dict[str, int] = {}
-        for root in (model.graph, *(function.graph for function in model.functions.values())):
-            self.count(root)
-
-    def _add(self, graph: ir.Graph) -> None:
-        self._values.update(str(value.name) for value in (*graph.inputs, *graph.initializers.values()))
-        for node in graph:
-            self._nodes[str(node.name)] += 1
-            self._values.update(str(value.name) for value in node.outputs)
-
-    def count(self, graph: ir.Graph) -> None:
-        """Note the names of a graph that joins the model, and of the graphs inside it."""
-        self._add(graph)
-        for node in walk(graph):
-            for inner in subgraphs(node):
-                self._add(inner)
-
-    def release(self, name: str) -> None:
-        """Free the name of a value that has got another one."""
-        self._values[name] -= 1
-
-    def value(self, hint: str) -> str:
-        """Return an unused name for a value."""
-        return self._unused(hint, self._values)
-
-    def node(self, hint: str) -> str:
-        """Return an unused name for a node."""
-        return self._unused(hint, self._nodes)
-
-    def moved(self, name: str) -> str:
-        """Return the name of a value that moves to another graph: its own, unless another one has it too."""
-        return self._unused(name, self._values) if self._values[name] > 1 else name
-
-    def moved_node(self, name: str) -> str:
-        """The same for nodes."""
-        return self._unused(name, self._nodes) if self._nodes[name] > 1 else name
-
-    def _unused(self, hint: str, taken: Counter[str]) -> str:
-        name = hint
-        while taken[name] > 0 or not name:
-            self._next[hint] = self._next.get(hint, 0) + 1
-            name = f"{hint}_{self._next[hint]}"
-        taken[name] += 1
-        return name
 
 
 class Context:

@@ -167,6 +167,37 @@ def recurrent() -> Iterator[Case]:
         yield case(name, [node], {"x": random(steps, batch, hidden)}, weights)
 
 
+def trees() -> Iterator[Case]:
+    """100 full trees of depth 8 over 30 features, 3 classes: a few rows and many."""
+    count, inner, nodes = 100, 255, 511
+    ids = np.tile(np.arange(nodes), count)
+    leaf = ids >= inner
+    weights = RNG.random((count * 256, 3)).astype(np.float32) / 100
+    chosen = {
+        "nodes_treeids": np.repeat(np.arange(count), nodes),
+        "nodes_nodeids": ids,
+        "nodes_featureids": np.where(leaf, 0, RNG.integers(0, 30, len(ids))),
+        "nodes_truenodeids": np.where(leaf, 0, 2 * ids + 1),
+        "nodes_falsenodeids": np.where(leaf, 0, 2 * ids + 2),
+        "class_treeids": np.repeat(np.arange(count), 256 * 3),
+        "class_nodeids": np.tile(np.repeat(np.arange(inner, nodes), 3), count),
+        "class_ids": np.tile(np.arange(3), count * 256),
+    }
+    node = helper.make_node(
+        "TreeEnsembleClassifier",
+        ["x"],
+        ["label", "y"],
+        domain="ai.onnx.ml",
+        nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
+        nodes_values=(random(len(ids)) * np.float32(0.7)).tolist(),
+        class_weights=weights.reshape(-1).tolist(),
+        classlabels_int64s=[0, 1, 2],
+        **{key: value.tolist() for key, value in chosen.items()},
+    )
+    for rows_ in (1, 16, 1000):
+        yield case(f"trees 100x8, {rows_} rows", [node], {"x": random(rows_, 30)}, {}, ["label", "y"])
+
+
 def attention_program(one: Case) -> Program:
     """Return the program of one attention step for such a model."""
     length = one.feeds["q"].shape[1]
@@ -187,6 +218,7 @@ CASES: dict[str, Callable[[], Iterator[Case]]] = {
     "depthwise": depthwise,
     "attention": attention,
     "recurrent": recurrent,
+    "trees": trees,
 }
 
 

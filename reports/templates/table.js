@@ -15,7 +15,7 @@ const table = (() => {
     figureColumn("Inherited", "inherited", 6),
     figureColumn("Total", "error", 1),
     { title: "Of limit", width: 64, grow: 0.6, key: (i) => figure("ofLimit", i), cell: barCell, rank: 5 },
-    { title: "Effect", source: "effect", width: 56, num: true, down: true, rank: 2, key: (i) => figure("effect", i),
+    { title: "Effect", source: "effect", width: 68, num: true, down: true, rank: 2, key: (i) => figure("effect", i),
       cell: (e, i) => { e.textContent = figure("effect", i) === null ? UNKNOWN : effectWords(figure("effect", i)); } },
     { title: "Status", width: 96, key: (i) => -data.status[i], cell: statusCell, rank: 0, down: true },
   ].filter((column) => !column.source || has(column.source));

@@ -41,6 +41,7 @@ FAMILIES = (
     "quantize",
     "integer",
     "recurrent",
+    "trees",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 

@@ -9,6 +9,8 @@ from itertools import product
 from math import gcd, prod
 from typing import Any
 
+import numpy as np
+
 from graphdoc.engine.expr import I32, Expr, apply, cast, load, stage
 from graphdoc.engine.kernels.rows import Output, Reduction, Rows
 from graphdoc.engine.lower import NotLowered, Site, lowering
@@ -91,7 +93,7 @@ def convolution(
     if is_depthwise(w, group):
         depthwise(at, patches, w, out, group, multiplied, epilogue, extra)
     else:
-        grouped(at, patches, w, out, group, epilogue, extra)
+        grouped(at, patches, by_group(w, group), out, epilogue, extra)
     return channels_first(out)
 
 
@@ -130,19 +132,22 @@ def _split(view: View, axis: int, parts: int) -> View:
     return View(view.buffer, tuple(shape), tuple(strides), view.offset)
 
 
-def grouped(
-    at: Site, patches: View, w: View, out: View, group: int, finish: Epilogue, extra: Sequence[View]
-) -> None:
-    """Contract (n, *out, c, *kernel) with w (M, C/group, *kernel) into (n, *out, M)."""
-    rank = len(w.shape) - 2
+def by_group(w: View, group: int) -> View:
+    """Return weights (M, C/group, *kernel) as (group, M/group, C/group, *kernel)."""
+    return _split(w, 0, group)
+
+
+def grouped(at: Site, patches: View, w: View, out: View, finish: Epilogue, extra: Sequence[View]) -> None:
+    """Contract (n, *out, c, *kernel) with w (group, M/group, C/group, *kernel) into (n, *out, M)."""
+    group, rank = w.shape[0], len(w.shape) - 3
     rows, taps = list(range(1 + rank)), list(range(rank + 2, 2 * rank + 2))
     if group == 1:
         a = patches.permuted([*rows, *taps, rank + 1])
-        b = w.permuted([*range(2, 2 + rank), 1, 0])
+        b = w.permuted([*range(3, 3 + rank), 2, 1])
         contract(at, (0, 1 + rank, 1 + rank), a, b, out, finish, extra)
         return
     a = _split(patches, rank + 1, group).permuted([rank + 1, *rows, *(t + 1 for t in taps), rank + 2])
-    b = _split(w, 0, group).permuted([0, *range(3, 3 + rank), 2, 1])
+    b = w.permuted([0, *range(3, 3 + rank), 2, 1])
     turned = [rank + 1, *rows, rank + 2]
     target = _split(out, rank + 1, group).permuted(turned)
     spread = [_split(view.broadcast(out.shape), rank + 1, group).permuted(turned) for view in extra]
@@ -237,6 +242,8 @@ def conv_transpose(
     floats_only(x, w, bias)
     if len(x.shape) < 3 or len(x.shape) != len(w.shape) or x.dtype != w.dtype:
         raise NotLowered("ranks or dtypes differ")
+    if not np.isfinite(at.known(w, "the weights").astype(np.float32)).all():
+        raise NotLowered("weights that are not finite: around the image, 0 times them is no number")
     if x.shape[1] != w.shape[0] or w.shape[0] % group:
         raise ValueError(f"weights {w.shape} in {group} groups do not fit {x.shape}")
     window, sizes = transposed_window(x.shape[2:], w.shape[2:], **attributes)
@@ -290,21 +297,13 @@ def _one_phase(
         (*strides, *(strides[1 + axis] * part.move for axis, part in enumerate(phase))),
         offset,
     )
-    turned = _features_first(weights, group)
+    parts = _split(weights, 0, group)
+    turned = parts.permuted([0, 2, 1, *range(3, len(parts.shape))])
 
     def epilogue(total: Expr, *rest: Expr) -> Expr:
         return apply("add", total, rest[0]) if rest else total
 
-    grouped(at, patches, turned, target, group, epilogue, extra)
-
-
-def _features_first(w: View, group: int) -> View:
-    """Return weights (C, M/group, *kernel) as a convolution has them: (M, C/group, *kernel)."""
-    parts = _split(w, 0, group)
-    rest = range(3, len(parts.shape))
-    moved = parts.permuted([0, 2, 1, *rest])
-    shape = (moved.shape[0] * moved.shape[1], *moved.shape[2:])
-    return View(w.buffer, shape, moved.strides[1:], w.offset)
+    grouped(at, patches, turned, target, epilogue, extra)
 
 
 def _only_bias(at: Site, target: View, extra: Sequence[View]) -> None:

@@ -14,6 +14,7 @@ from graphdoc.engine.expr import I32, Dtype, Expr, apply, cast, const, load, sta
 from graphdoc.engine.kernels.rows import Reduction
 from graphdoc.engine.lower import NotLowered, Site, constant, content, lowering
 from graphdoc.engine.lower_conv import (
+    by_group,
     channels_first,
     channels_last,
     checked_window,
@@ -293,7 +294,7 @@ def convolution_of_codes(
     if apart:
         depthwise(at, patches, w, out, group, _term, epilogue, [*terms, *extra])
     else:
-        grouped(at, patches, w, out, group, epilogue, [*terms, *extra])
+        grouped(at, patches, by_group(w, group), out, epilogue, [*terms, *extra])
     return channels_first(out)
 
 

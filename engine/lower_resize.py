@@ -1,4 +1,4 @@
-"""Resize → steps, axis by axis: repetition where all elements are taken equally often, else lookups and sums."""
+"""Resize → steps, axis by axis: repetition where all is taken equally often, else lookups and sums."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce

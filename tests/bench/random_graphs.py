@@ -2,6 +2,7 @@
 
     python tests/bench/random_graphs.py --graphs 20000 --seed 1 -j 2
     python tests/bench/random_graphs.py --seed 1 --only 4711    one graph again
+    python tests/bench/random_graphs.py --level 1               the optimised engine
 
 Graph number n of seed s is always the same graph. Prints progress, what was compared and how it came out,
 which reasons explained what, and operator × dtype counts (``--coverage FILE`` for all of them). Each
@@ -84,14 +85,14 @@ class Tally:
             yield from (f"  {title} {count:6d}  {name}" for name, count in counts.most_common())
 
 
-def worker(pipe: Connection, seed: int) -> None:
+def worker(pipe: Connection, seed: int, level: int) -> None:
     """Judge the graphs whose numbers come through the pipe; say which one is next, in case it is the last."""
     warnings.simplefilter("ignore")
     while (numbers := pipe.recv()) is not None:
         for number in numbers:
             pipe.send(("next", number))
             model, feeds = random_graph(f"{seed}/{number}", keep_failures=True)
-            outcome = judge(model, feeds)
+            outcome = judge(model, feeds, level)
             found = [
                 (d.where, d.op, d.text, d.model.SerializeToString(), d.feeds) for d in outcome.differences
             ]
@@ -103,14 +104,15 @@ def worker(pipe: Connection, seed: int) -> None:
 class Pool:
     """Worker processes, replaced when they die or grow old."""
 
-    def __init__(self, jobs: int, seed: int) -> None:
+    def __init__(self, jobs: int, seed: int, level: int) -> None:
         self.context = multiprocessing.get_context("spawn")
         self.seed = seed
+        self.level = level
         self.workers = [self._start() for _ in range(jobs)]
 
     def _start(self) -> dict[str, Any]:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=worker, args=(theirs, self.seed), daemon=True)
+        process = self.context.Process(target=worker, args=(theirs, self.seed, self.level), daemon=True)
         process.start()
         theirs.close()
         return {"pipe": ours, "process": process, "left": [], "at": None, "done": 0, "busy": False}
@@ -169,7 +171,7 @@ def save(folder: pathlib.Path, seed: int, number: int, found: Difference) -> pat
     onnx.save(found.model, place / "model.onnx")
     arrays = {n: v for n, v in found.feeds.items() if isinstance(v, np.ndarray) and v.dtype != object}
     np.savez(place / "inputs.npz", **arrays)
-    again = f"python tests/bench/random_graphs.py --seed {seed} --only {number}"
+    again = f"python tests/bench/random_graphs.py --seed {seed} --only {number}  (with the --level it had)"
     (place / "note.txt").write_text(f"{found.op} {found.where}: {found.text}\n{again}\n", encoding="utf-8")
     return place
 
@@ -181,6 +183,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
     parser.add_argument("--only", type=int, metavar="N", help="one graph, by number")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--level", type=int, default=0, choices=(0, 1), help="of the engine")
     parser.add_argument("-j", "--jobs", type=int, default=1, metavar="N", help="processes")
     parser.add_argument("--save", type=pathlib.Path, default=pathlib.Path("random-graphs"), metavar="DIR")
     parser.add_argument("--coverage", type=pathlib.Path, metavar="FILE", help="write operator × dtype counts")
@@ -193,7 +196,7 @@ def main() -> int:
     asked = options()
     numbers = [asked.only] if asked.only is not None else list(range(asked.first, asked.first + asked.graphs))
     tally, started = Tally(), time.monotonic()
-    for message in Pool(asked.jobs, asked.seed).run(numbers):
+    for message in Pool(asked.jobs, asked.seed, asked.level).run(numbers):
         if message[0] == "died":
             tally.differing["a process died"] += 1
             print(f"graph {message[1]} ended its process", flush=True)

@@ -8,6 +8,9 @@ the :data:`REASONS`, which are narrow and each have a test; else it is a :class:
 
 What holds the layers together is tested without limits: a free run, whose layers feed each other, must give
 to the bit what the layers give one at a time.
+
+Level 1 is judged in the same way, layer by layer, on the NumPy device; its free run, fused, must agree with
+that of level 0 where rounding alone cannot have moved a result far.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +24,9 @@ import onnxruntime
 from onnx import helper
 
 from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
+from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter, Watch
+from graphdoc.engine.level1 import Compiled
 from tests.engine.random_reasons import explain, explain_refusal
 from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import TEXT, captured, info, lone_node
@@ -115,19 +120,22 @@ def on_engine(
     given: Mapping[str, Any] | None = None,
     *,
     truth: bool = False,
+    level: int = 0,
 ) -> dict[str, Any]:
     """Return all values by name, each computed from those of ``given`` where there is one."""
-    runner = Interpreter(ir.from_proto(model), truth=truth)
     names = frozenset(o.name for o in model.graph.output)
+    if level:
+        return Compiled(ir.from_proto(model)).run(dict(feeds), names, given=given)
+    runner = Interpreter(ir.from_proto(model), truth=truth)
     return runner.run(dict(feeds), watch=Watch(taps=names, given=given or {}))
 
 
 # ---- judging ------------------------------------------------------------------------------------------
 
 
-def judge(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Outcome:
+def judge(model: onnx.ModelProto, feeds: Mapping[str, Any], level: int = 0) -> Outcome:
     """Compare every value of the model."""
-    model = tapped(model)
+    untapped, model = model, tapped(model)
     outcome = Outcome()
     try:
         theirs = on_ort(model, feeds)
@@ -135,16 +143,18 @@ def judge(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Outcome:
         _refused(model, feeds, str(error), outcome)
         return outcome
     try:
-        ours = on_engine(model, feeds, theirs)
+        ours = on_engine(model, feeds, theirs, level=level)
     except Exception:
-        ours = _one_by_one(model, feeds, theirs, outcome)
+        ours = _one_by_one(model, feeds, theirs, outcome, level)
     known = {**_constants(model), **feeds, **theirs}
     opset = model.opset_import[0].version
     for node in model.graph.node:
         _cover(node, known, outcome)
         if any(n in theirs for n in node.output if n) and all(n in ours for n in node.output if n in theirs):
             _judge_node(node, known, ours, theirs, opset, outcome)
-    if not outcome.differences:
+    if not outcome.differences and level:
+        _judge_fused(untapped, feeds, outcome)
+    elif not outcome.differences:
         _judge_whole(model, feeds, theirs, ours, outcome)
     return outcome
 
@@ -168,7 +178,11 @@ def _constants(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def _one_by_one(
-    model: onnx.ModelProto, feeds: Mapping[str, Any], theirs: Mapping[str, Any], outcome: Outcome
+    model: onnx.ModelProto,
+    feeds: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    outcome: Outcome,
+    level: int,
 ) -> dict[str, Any]:
     """Return what each node gives alone; a node on which the engine fails is a difference."""
     known = {**_constants(model), **feeds, **theirs}
@@ -180,7 +194,7 @@ def _one_by_one(
         alone = lone_node(node, known, opset)
         given = {i.name: known[i.name] for i in alone.graph.input}
         try:
-            found.update(on_engine(alone, given))
+            found.update(on_engine(alone, given, level=level))
         except Exception as error:
             text = f"the engine fails: {error}".splitlines()[0]
             if not explain_refusal(node.op_type, text):
@@ -459,6 +473,43 @@ def _judge_whole(
             text = "a free run differs from its layers: " + complaint(free[name], value, None, None)
             outcome.differences.append(Difference(name, "graph", text, model, feeds))
             return
+
+
+def _judge_fused(model: onnx.ModelProto, feeds: Mapping[str, Any], outcome: Outcome) -> None:
+    """A free run of level 1, fused, agrees with level 0 up to what rounding of all layers moves that."""
+    below = on_engine(model, feeds)
+    above = Compiled(ir.from_proto(model), passes=(fuse,)).run(dict(feeds))
+    others: list[Mapping[str, Any]] = []
+    for name, value in below.items():
+        ours = above[name]
+        if identical(ours, value) or near(ours, value):
+            continue
+        others = others or [_noisy(model, feeds, seed) for seed in range(6)]
+        if not _as_far(ours, value, [other[name] for other in others]):
+            text = "level 1, fused, differs: " + complaint(ours, value, None, None)
+            outcome.differences.append(Difference(name, "graph", text, model, feeds))
+
+
+def _noisy(model: onnx.ModelProto, feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the outputs of level 0 with each float off by about a unit in its last place."""
+    graph = ir.from_proto(model)
+    names = {str(v.name): v for node in graph.graph.all_nodes() for v in node.outputs}
+    noise = {name: 1e-7 if v.dtype != ir.DataType.FLOAT16 else 1e-3 for name, v in names.items()}
+    return Interpreter(graph).run(dict(feeds), watch=Watch(noise=noise, seed=seed))
+
+
+def _as_far(a: Any, b: Any, others: Sequence[Any]) -> bool:
+    """Whether a lies about as near to b as the others do; what is no number in one of them may be any."""
+    if not hasattr(a, "dtype") or (a.dtype, a.shape) != (getattr(b, "dtype", None), b.shape):
+        return False
+    if any(other.shape != b.shape for other in others) or a.dtype == TEXT:
+        return a.dtype != TEXT
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        moved = np.max([np.abs(other.astype(np.float64) - y) for other in others], axis=0)
+        eps = 0.0 if a.dtype.kind in "iub" else precision(a.dtype)[0]
+        fine = np.abs(x - y) <= 8 * moved + 2 * UNITS * eps * np.abs(y)
+    return bool(np.all(fine | ~np.isfinite(moved) | (x == y) | (np.isnan(x) & np.isnan(y))))
 
 
 def _refused(model: onnx.ModelProto, feeds: Mapping[str, Any], text: str, outcome: Outcome) -> None:

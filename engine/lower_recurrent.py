@@ -79,7 +79,7 @@ def _lower(
     batch = (directions, x.shape[1], hidden)
     states = [_first(node.initial_h, layer, batch, at)]
     states += [_first(initial_c, layer, batch, at)] if cell == "LSTM" else []
-    states += [_constant(rest, at)] if before_reset else []
+    states += [_constant(rest, at).broadcast((directions, hidden))] if before_reset else []
     y = at.fresh((x.shape[0], directions, x.shape[1], hidden), F32)
     last = [at.fresh(batch, F32) for _ in range(2 if cell == "LSTM" else 1)]
     spec = Recurrent(cell, layer.reversed, _activations(cell, layer, directions), before_reset)

@@ -22,7 +22,7 @@ from graphdoc.engine.device.llvm.builder import (
 from graphdoc.engine.device.llvm.contraction_axes import Walk, select
 from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
 from graphdoc.engine.device.llvm.contraction_copy import PanelCopy
-from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums
+from graphdoc.engine.device.llvm.contraction_sums import FETCHED, Precision, Sums
 from graphdoc.engine.device.llvm.contraction_tile import Tile, block_tiles, split_rows, tiles, work_of
 from graphdoc.engine.expr import BF16, F16, F32, F64
 from graphdoc.engine.kernels.contraction import Contraction
@@ -97,6 +97,7 @@ class _Emitter:
         self.d_units, self.d_blocks, self.d_panels = f.dim(self.units), f.dim(blocks), f.dim(panels)
         self.d_count, self.d_per_block, self.d_full = f.dim(self.count), f.dim(per_block), f.dim(self.full)
         self.d_n, self.d_line = f.dim(work.n), f.dim(work.views[1].strides[-3] if self.spec.packed else 0)
+        self.d_fetched = f.dim(work.k * FETCHED)
         self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
         self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
         self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
@@ -151,11 +152,24 @@ class _Emitter:
             masks = [self._mask(valid, v) for v in range(self.tile.vectors)]
             self.copy.emit(bases[1], self.panel, valid, masks)
             bases[1] = self.panel
-        ahead, begun = f.mul(block, self.d_per_block), f.mul(group, self.d_per_block)
+        before, begun = f.mul(block, self.d_per_block), f.mul(group, self.d_per_block)
         start = f.call("llvm.smax.i64", "i64", number(f.sub(first, begun)), number(0))
-        stop = f.least(f.sub(last, begun), self.d_per_block)
-        with f.loop(f.add(ahead, start), f.least(f.add(ahead, stop), self.d_count)) as (tile, _):
-            self._tile(tile, bases, valid)
+        start, stop = f.add(before, start), f.least(f.sub(last, begun), self.d_per_block)
+        with f.loop(start, f.least(f.add(before, stop), self.d_count)) as (tile, _):
+            self._tile(tile, bases, valid, self._ahead(bases[1], f.sub(tile, start)))
+
+    def _ahead(self, panel: Value, done: Number) -> Value | None:
+        """Return what to fetch during a tile: a share of the next panel, until all of it was asked for.
+
+        Else the memory of a panel's first tile is waited for, and idle during all others.
+        """
+        f = self.f
+        if not self.spec.packed or self.count == 1:
+            return None
+        tiles = self.tile.columns * self.work.views[1].dtype.itemsize // FETCHED
+        following = f.at(f.at(panel, self.d_line, self.elements[1]), f.mul(self.d_fetched, done), "i8")
+        left = f.op(f"icmp slt {number(done)}, {tiles}", "i1")
+        return f.op(f"select {left}, {following}, {panel}", "ptr")
 
     def _bases(self, batch: Number, panel: Number, column: Number) -> list[Value]:
         """Return where each operand's first row of this batch and panel begins."""
@@ -177,28 +191,37 @@ class _Emitter:
 
     # ---- one tile ------------------------------------------------------------------------------------
 
-    def _tile(self, tile: Value, bases: list[Value], valid: Number) -> None:
+    def _tile(self, tile: Value, bases: list[Value], valid: Number, ahead: Value | None) -> None:
         """Emit sums and epilogue of one tile of rows: ``size`` of them, or one less past the full ones."""
         f, size = self.f, self.tile.rows
         past = f.call("llvm.smax.i64", "i64", number(f.sub(tile, self.d_full)), number(0))
         digits, offsets = self.rows.start(f.sub(f.mul(tile, size), past), len(bases))
         if self.full == self.count:
-            self._summed(size, bases, digits, offsets[0], valid)
+            self._summed(size, bases, digits, offsets[0], (valid, ahead))
             self._finished(size, bases, digits, offsets, valid)
             return
         is_full = f.op(f"icmp slt {tile}, {number(self.d_full).name}", "i1")
         for rows in (size, size - 1):
             with f.when(is_full if rows == size else f.op(f"xor {is_full}, true", "i1")):
-                self._summed(rows, bases, digits, offsets[0], valid)
+                self._summed(rows, bases, digits, offsets[0], (valid, ahead))
         self._finished(select(f, is_full, size, size - 1), bases, digits, offsets, valid)
 
     def _summed(
-        self, rows: int, bases: list[Value], digits: list[Number], offset: Number, valid: Number
+        self,
+        rows: int,
+        bases: list[Value],
+        digits: list[Number],
+        offset: Number,
+        panel: tuple[Number, Value | None],
     ) -> None:
-        """Emit the sums of ``rows`` rows and leave them in scratch memory."""
+        """Emit the sums of ``rows`` rows and leave them in scratch memory.
+
+        panel: how many columns it has, and what to fetch meanwhile.
+        """
+        valid, ahead = panel
         pointers = self.rows.pointers(bases[0], self.elements[0], rows, digits, offset)
         if not self.direct:
-            self.sums.emit(pointers, bases[1], self.totals, None)
+            self.sums.emit(pointers, bases[1], self.totals, None, ahead)
             return
         for masked in self._cases(valid):
             masks = [self._mask(valid, v) if masked else None for v in range(self.tile.vectors)]

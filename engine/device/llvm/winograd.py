@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, number, vector
 from graphdoc.engine.device.llvm.contraction_axes import select
 from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
-from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums
+from graphdoc.engine.device.llvm.contraction_sums import FETCHED, Precision, Sums
 from graphdoc.engine.device.llvm.lanes import Lanes
 from graphdoc.engine.device.llvm.winograd_plan import Plan, plan_of
 from graphdoc.engine.device.llvm.winograd_transform import Transform
@@ -162,20 +162,24 @@ class _Emitter:
                 short = f.op(f"icmp sge {block}, {number(full).name}", "i1")
                 back = select(f, short, f.least(past, block), 0)
                 row = f.sub(f.mul(block, tile.rows), back)
-                self._rows(image, product, line, row, short)
+                ahead = f.at(
+                    f.at(line, self.d_u, self.kind), f.mul(f.mul(self.d_channels, FETCHED), block), "i8"
+                )
+                self._rows(image, product, line, (row, short, ahead))
 
-    def _rows(self, image: Value, product: Value, line: Value, row: Number, short: Value) -> None:
-        """Emit the sums of a block of tiles from ``row`` on: one less than usual if ``short``."""
+    def _rows(self, image: Value, product: Value, line: Value, block: tuple[Number, Value, Value]) -> None:
+        """Emit the sums of a block of tiles: its first row, whether one is missing, what to fetch meanwhile."""
+        row, short, ahead = block
         f, tile = self.f, self.plan.tile
         first = f.at(image, f.mul(row, self.d_channels), self.kind)
         totals = f.at(product, f.mul(row, tile.columns), self.kind)
         addresses = [f.at(first, f.mul(self.d_channels, i), self.kind) for i in range(tile.rows)]
         if tile.rows == 1:
-            self.sums.emit(addresses, line, totals, None)
+            self.sums.emit(addresses, line, totals)
             return
         for less in (False, True):
             with f.when(short if less else f.op(f"xor {short}, true", "i1")):
-                self.sums.emit(addresses[: tile.rows - less], line, totals, None)
+                self.sums.emit(addresses[: tile.rows - less], line, totals, ahead=ahead)
 
     def _outward(self, panel: Number, tile: Number, number_of: Number) -> None:
         """Emit the transform of a tile's products back, its epilogue and its outputs."""

@@ -168,7 +168,7 @@ class _Emitter:
                 self._rows(image, product, line, (row, short, ahead))
 
     def _rows(self, image: Value, product: Value, line: Value, block: tuple[Number, Value, Value]) -> None:
-        """Emit the sums of a block of tiles: its first row, whether one is missing, what to fetch meanwhile."""
+        """Emit the sums of a block of tiles: its first row, whether one lacks, what to fetch meanwhile."""
         row, short, ahead = block
         f, tile = self.f, self.plan.tile
         first = f.at(image, f.mul(row, self.d_channels), self.kind)

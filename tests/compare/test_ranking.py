@@ -121,6 +121,20 @@ def test_ranking_agrees_with_brute_force() -> None:
     assert [x.propagated for x in again.layers] == [x.propagated for x in result.layers]
 
 
+def test_any_runner_may_be_the_reference() -> None:
+    """A's values from ONNX Runtime: the own errors are the same, the derivative is the engine's."""
+    x = np.arange(1, 5, dtype=F32)
+    engine, ort = (
+        compare_models(
+            chain(), chain(c=2.001, t=1.01), {"x": x}, ref=ref, test_runner=ref, latency=False, rank=True
+        )
+        for ref in ("engine", "ort")
+    )
+
+    for name in ("p", "r"):
+        assert by_name(ort)[name].propagated == pytest.approx(by_name(engine)[name].propagated, rel=1e-3)
+
+
 # ---- where passes cannot be trusted --------------------------------------------------------------------
 
 CLIFF = "p = Mul(x, c) q = Sub(p, k) r = Relu(q) y = Add(r, one)"

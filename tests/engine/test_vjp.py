@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.vjp import Tape, TooLargeError
-from tests.engine.vjp_cases import CASES, FIXED, signed
+from tests.engine.vjp_cases import CASES, FIXED, apart, signed
 
 TYPES = {"float64": "double", "float32": "float", "int64": "int64", "bool": "bool"}
 Feeds = Mapping[str, Any]
@@ -121,6 +121,51 @@ def test_broadcasting_of_any_shape(shape: list[int], data: Any) -> None:
 
     for op in ("Add", "Mul", "Sub", "Max"):
         check(f"y = {op}(a, b)", {"a": signed(*shape), "b": signed(*other)})
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.data())
+def test_moves_and_reductions_of_any_shape(shape: list[int], data: Any) -> None:
+    """Cuts, pads, picks and reductions along any axes."""
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    size = shape[axis]
+    start, end = data.draw(st.integers(-size, size - 1)), data.draw(st.integers(-size - 1, size + 1))
+    step = data.draw(st.sampled_from([1, 2, -1, -2]))
+    picks = data.draw(st.lists(st.integers(-size, size - 1), min_size=1, max_size=5))
+    pads = data.draw(st.lists(st.integers(0, 2), min_size=2 * len(shape), max_size=2 * len(shape)))
+    ints = {"s": [start], "e": [end], "x": [axis], "t": [step], "i": picks, "p": pads}
+    head = " ".join(f"{k} = Constant <value_ints=[{','.join(map(str, v))}]> ()" for k, v in ints.items())
+    bodies = (
+        "y = Slice(a, s, e, x, t)",
+        f"y = Gather <axis={axis}> (a, i)",
+        "y = Pad(a, p)",
+        "y = ReduceMean <keepdims=0> (a, x)",
+        "y = ReduceL2(a, x)",
+        f"y = Softmax <axis={axis}> (a)",
+        "y = LayerNormalization <axis=" + str(axis) + "> (a, b)",
+    )
+    first = axis % len(shape)
+
+    for body in bodies:
+        feeds = {"a": signed(*shape)} | ({"b": signed(*shape[first:])} if "(a, b)" in body else {})
+        check(f"{head} {body}", feeds)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.tuples(st.integers(3, 6), st.integers(3, 6)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(0, 1)),
+)
+def test_pools_of_any_size(size: tuple[int, ...], kernel: tuple[int, ...], how: tuple[int, ...]) -> None:
+    """Largest and average of windows, whatever stride, padding and rounding of sizes."""
+    stride, ceil, counted = how
+    pad = min(1, min(kernel) - 1)
+    shared = f"kernel_shape={list(kernel)}, strides=[{stride},1], pads=[{pad},0,0,{pad}], ceil_mode={ceil}"
+    data = apart(1, 2, *size)
+
+    check(f"y = MaxPool <{shared}> (a)", {"a": data})
+    check(f"y = AveragePool <{shared}, count_include_pad={counted}> (a)", {"a": data})
 
 
 # ---- subgraphs and functions ---------------------------------------------------------------------------

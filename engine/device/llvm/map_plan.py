@@ -20,8 +20,12 @@ CYCLES: dict[str, float] = {
 }
 """What an operation costs on one vector, about; all others 1."""
 
-WIDE = {"pow": 4, "sin": 4, "cos": 4, "erf": 4, "exp": 3, "expm1": 3, "sigmoid": 3, "tanh": 4, "log": 4}
-"""Registers that an operation needs while it runs, its arguments among them; all others 2."""
+WIDE = {
+    **dict.fromkeys(("pow", "sin", "cos"), 8),
+    **dict.fromkeys(("erf", "log", "log1p"), 4),
+    **dict.fromkeys(("exp", "expm1", "sigmoid", "tanh"), 3),
+}
+"""Registers that an operation on one vector needs while it runs, its arguments among them; all others 1."""
 
 TILE = 64
 """Elements along each side of what a unit transposes."""
@@ -119,19 +123,18 @@ def unroll_for(exprs: Sequence[Expr], lanes: int, target: Target) -> int:
 
 def _pressure(exprs: Sequence[Expr], lanes: int, target: Target) -> int:
     """Return how many registers the values of one vector take at the worst moment."""
+
+    def size(node: Expr) -> int:
+        return 0 if node.op == "const" else max(1, _bytes(node.dtype) * lanes // target.vector)
+
     order = list(dict.fromkeys(node for root in exprs for node in postorder(root)))
     last = {arg: at for at, node in enumerate(order) for arg in node.args}
     last |= dict.fromkeys(exprs, len(order))
     live, worst = 0, 0
     for at, node in enumerate(order):
-        size = 0 if node.op == "const" else max(1, _bytes(node.dtype) * lanes // target.vector)
-        worst = max(worst, live + max(size, WIDE.get(node.op, 1)))
-        live += size if last.get(node, at) > at else 0
-        live -= sum(
-            max(1, _bytes(a.dtype) * lanes // target.vector)
-            for a in set(node.args)
-            if last[a] == at and a.op != "const"
-        )
+        live -= sum(size(a) for a in set(node.args) if last[a] == at)
+        worst = max(worst, live + max(size(node), WIDE.get(node.op, 1)))
+        live += size(node) if last.get(node, at) > at else 0
     return worst
 
 

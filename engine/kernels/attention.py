@@ -19,11 +19,12 @@ class Attention:
         scale, a mask.
 
     The views' strides say whether heads lie side by side, whether keys are shared by heads (0), and so on.
-    A row of scores that are all -inf gives NaN, as softmax does.
+    A row of scores that are all -inf, or of which one is NaN, gives NaN, as softmax does; 0 if ``guarded``.
     """
 
     batch: int
     score: Expr
+    guarded: bool = False
 
     def evaluate(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Compute with NumPy, one matrix product per index of b."""
@@ -33,4 +34,7 @@ class Attention:
         (scores,) = evaluate((self.score,), operands, product.shape)
         with np.errstate(invalid="ignore"):
             power = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        outputs[0][...] = np.matmul(power / power.sum(axis=-1, keepdims=True), v)
+            weights = power / power.sum(axis=-1, keepdims=True)
+        if self.guarded:
+            weights = np.where(np.isnan(weights), np.float32(0), weights)
+        outputs[0][...] = np.matmul(weights, v)

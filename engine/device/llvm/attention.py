@@ -70,6 +70,9 @@ class _Emitter:
         self.bases = [self.fn.argument(k) for k in range(len(views))]
         self.store = self.fn.argument(len(views))
         self.size = {name: self.fn.dim(getattr(self, name)) for name in ("s", "t", "d", "e", "deep")}
+        direct = step.outputs[0].strides[-1] == 1 and self.e % self.lanes == 0
+        self.whole = (self.e if direct else self.e + self.width - 1) // self.width * self.width
+        self.direct, self.size["whole"] = direct, self.fn.dim(self.whole)
         self.strides = [[self._stride(n) for n in view.strides[spec.batch :]] for view in views]
         axes = merged(step.outputs[0].shape[: spec.batch], [view.strides[: spec.batch] for view in views])
         self.axes = [(self.fn.dim(size), [self._stride(n) for n in steps]) for size, steps in axes]
@@ -80,7 +83,7 @@ class _Emitter:
 
     def _layout(self) -> None:
         """Give keys, values, scores, sums and results their places in the scratch memory, in elements."""
-        wide = -(-self.t // self.width) * self.width
+        wide = -(-self.t // (CHAINS * self.lanes)) * CHAINS * self.lanes
         columns = -(-self.e // self.width) * self.width
         sizes = [wide * self.d, columns * self.deep, self.rows * wide, self.rows, self.rows * columns]
         starts = [0]
@@ -131,8 +134,9 @@ class _Emitter:
         fn = self.fn
         down, along = self.strides[0]
         queries = self._lines(fn.at(pointers[0], fn.mul(first, down), "float"), down)
-        with fn.loop(0, self.wide, self.width) as (t, _):
-            sums = self._tile(queries, along, self.keys.column(t), self.size["d"], 1 if self.d % 4 else 4)
+        unroll = 1 if self.d % 4 else 4
+        with fn.loop(0, self.size["t"], self.width) as (t, _):
+            sums = self._tile(queries, along, self.keys.column(t), self.size["d"], unroll, self.vectors)
             self._put(sums, fn.at(self.scores, t, "float"), self.wide)
         with fn.loop(0, self.rows) as (row, _):
             self._softmax(
@@ -141,22 +145,45 @@ class _Emitter:
         lines = self._lines(self.scores, self.wide)
         out = len(self.step.inputs)
         down, along = self.strides[out]
-        direct = along == 1 and self.e % self.width == 0
         target = fn.at(pointers[out], fn.mul(first, down), "float")
-        place, step = (target, down) if direct else (self.results, self.columns)
+        place, step = (target, down) if self.direct else (self.results, self.columns)
         inverse = [self._inverse(k) for k in range(self.rows)]
-        with fn.loop(0, self.columns, self.width) as (e, _):
-            sums = self._tile(lines, 1, self.values.column(e), self.size["deep"], 4)
-            sums = [fn.binary("fmul", v, inverse[k // self.vectors]()) for k, v in enumerate(sums)]
-            self._put(sums, fn.at(place, e, "float"), step)
-        if not direct:
+        with fn.loop(0, self.size["whole"], self.width) as (e, _):
+            self._panel(lines, inverse, e, self.vectors, fn.at(place, e, "float"), step)
+        if self.direct and self.whole < self.e:
+            e, vectors = self.size["whole"], (self.e - self.whole) // self.lanes
+            self._panel(lines, inverse, e, vectors, fn.at(place, e, "float"), step)
+        if not self.direct:
             self._copy_out(target, down, along)
+
+    def _panel(
+        self,
+        lines: list[Value],
+        inverse: list[Callable[[], Value]],
+        e: Number,
+        vectors: int,
+        target: Value,
+        step: Number,
+    ) -> None:
+        """Write some vectors of every row's values, weighted, over the sum of the weights."""
+        sums = self._tile(lines, 1, self.values.column(e), self.size["deep"], 4, vectors)
+        scaled = [self._over_sum(v, inverse[k // vectors]()) for k, v in enumerate(sums)]
+        self._put(scaled, target, step)
 
     def _lines(self, pointer: Value, down: Number) -> list[Value]:
         lines = [pointer]
         for _ in range(self.rows - 1):
             lines.append(self.fn.at(lines[-1], down, "float"))
         return lines
+
+    def _over_sum(self, total: Value, inverse: Value) -> Value:
+        """Return sums over one row's sum of exponentials; 0 for a row without one, if that is asked for."""
+        found = self.fn.binary("fmul", total, inverse)
+        if not self.spec.guarded:
+            return found
+        void = self.fn.op(f"fcmp uno {inverse}, {inverse.name}", vector("i1", self.lanes))
+        zero = floating(0, found.type)
+        return self.fn.op(f"select {void}, {zero}, {found}", found.type)
 
     def _inverse(self, row: int) -> Callable[[], Value]:
         """Return what reads the reciprocal of a row's sum, in all lanes."""
@@ -165,32 +192,39 @@ class _Emitter:
         return lambda: fn.splat(fn.load("float", pointer), self.lanes)
 
     def _tile(
-        self, lines: list[Value], along: Number, panel: Value, terms: Number, unroll: int
+        self,
+        lines: list[Value],
+        along: Number,
+        panel: Value,
+        terms: Number,
+        unroll: int,
+        vectors: int,
     ) -> list[Value]:
         """Return the sums of products of some rows with the columns of a panel: row by row, its vectors."""
         fn, kind = self.fn, vector("float", self.lanes)
-        start = [floating(0, kind)] * (len(lines) * self.vectors)
+        start = [floating(0, kind)] * (len(lines) * vectors)
         with fn.loop(0, terms, unroll, start) as (term, sums):
             side = fn.at(panel, fn.mul(term, self.width), "float")
             places = [fn.at(line, fn.mul(term, along), "float") for line in lines]
             for u in range(unroll):
                 columns = [
                     fn.load(kind, fn.at(side, u * self.width + b * self.lanes, "float"))
-                    for b in range(self.vectors)
+                    for b in range(vectors)
                 ]
                 for k, place in enumerate(places):
                     one = fn.splat(fn.load("float", place), self.lanes)
                     for b, column in enumerate(columns):
-                        n = k * self.vectors + b
+                        n = k * vectors + b
                         sums[n] = fn.fma(one, column, sums[n])
                 places = [fn.at(place, along, "float") for place in places]
         return list(sums)
 
     def _put(self, sums: list[Value], target: Value, down: Number) -> None:
         """Write a tile's vectors, row by row."""
-        for row in range(len(sums) // self.vectors):
-            for b in range(self.vectors):
-                self.fn.store(sums[row * self.vectors + b], self.fn.at(target, b * self.lanes, "float"))
+        vectors = len(sums) // self.rows
+        for row in range(self.rows):
+            for b in range(vectors):
+                self.fn.store(sums[row * vectors + b], self.fn.at(target, b * self.lanes, "float"))
             target = self.fn.at(target, down, "float")
 
     def _copy_out(self, target: Value, down: Number, along: Number) -> None:
@@ -212,44 +246,37 @@ class _Emitter:
             for k in range(3, len(self.step.inputs))
         ]
 
-        def score(t: Number, totals: list[Value], chain: int, active: Value | None) -> None:
-            value = self._score(row, extra, s, t, active)
-            fn.store(value, fn.at(row, t, "float"))
-            totals[chain] = top.add(totals[chain], [value])
+        def score(t: Number, chain: int, active: Value | None) -> Value:
+            value = self._score(row, extra, s, fn.add(t, chain * lanes), active)
+            fn.store(value, fn.at(row, fn.add(t, chain * lanes), "float"))
+            return value
 
-        tops = self._through(top, score)
-        peak = fn.splat(top.result(tops, across=True), lanes)
+        peak = fn.splat(self._tops(top, score), lanes)
         total = Fold(fn, Reduction("sum", load(0, F32)), lanes, False)
         scalars = RowScalars(fn, lanes, self.target)
-
-        def power(t: Number, totals: list[Value], chain: int, active: Value | None) -> None:
-            place = fn.at(row, t, "float")
-            value = falling_exp(scalars.lanes, fn.binary("fsub", fn.load(peak.type, place), peak))
-            fn.store(value, place)
-            totals[chain] = total.add(totals[chain], [value])
-
-        whole = total.result(self._through(total, power), across=True)
-        inverse = fn.binary("fdiv", floating(1, "float"), whole)
+        with fn.loop(0, self.wide, CHAINS * lanes, [total.start()] * CHAINS) as (t, sums):
+            for chain in range(CHAINS):
+                place = fn.at(row, fn.add(t, chain * lanes), "float")
+                value = falling_exp(scalars.lanes, fn.binary("fsub", fn.load(peak.type, place), peak))
+                fn.store(value, place)
+                sums[chain] = total.add(sums[chain], [value])
+        inverse = fn.binary("fdiv", floating(1, "float"), total.result(list(sums), across=True))
         fn.store(inverse, fn.at(self.sums, number_in_block, "float"))
 
-    def _through(
-        self, fold: Fold, body: Callable[[Number, list[Value], int, Value | None], None]
-    ) -> list[Value]:
-        """Run over a row's vectors, four at once while there are; the last one may be active in part."""
+    def _tops(self, top: Fold, score: Callable[[Number, int, Value | None], Value]) -> Value:
+        """Return the largest score of a row: rounds of four vectors, the last one active in part."""
         fn, lanes, t = self.fn, self.lanes, self.size["t"]
         step = CHAINS * lanes
         main = fn.sub(t, fn.mod(t, step))
-        full = fn.sub(t, fn.mod(t, lanes))
-        with fn.loop(0, main, step, [fold.start()] * CHAINS) as (at, totals):
+        with fn.loop(0, main, step, [top.start()] * CHAINS) as (at, tops):
             for chain in range(CHAINS):
-                body(fn.add(at, chain * lanes), totals, chain, None)
-        with fn.loop(main, full, lanes, list(totals)) as (at, rest):
-            body(at, rest, 0, None)
-        if self.t % lanes == 0:
-            return list(rest)
-        with fn.loop(full, t, lanes, list(rest)) as (at, last):
-            body(at, last, 0, fn.first(fn.sub(t, at), lanes))
-        return list(last)
+                tops[chain] = top.add(tops[chain], [score(at, chain, None)])
+        found = list(tops)
+        if self.t % step:
+            for chain in range(CHAINS):
+                active = fn.first(fn.sub(fn.sub(t, main), chain * lanes), lanes)
+                found[chain] = top.add(found[chain], [score(main, chain, active)])
+        return top.result(found, across=True)
 
     def _score(self, row: Value, extra: list[Value], s: Number, t: Number, active: Value | None) -> Value:
         """Return a vector of scores, -inf in lanes past the last key."""

@@ -117,3 +117,16 @@ def test_what_is_left_to_the_host() -> None:
     views = [fresh((2, 3, 4), F32)[0] for _ in range(4)]
     slope = apply("mul", SUM, cast(apply("add", index(0), const(1, I64)), F32))
     assert emit_attention(Step(Attention(1, slope), tuple(views[:3]), (views[3],)), TARGETS[0]) is None
+
+
+def test_guarded_rows_without_a_weight_are_zero() -> None:
+    """All -inf, or a NaN: 0 in place of NaN, in those rows alone."""
+    rng = np.random.default_rng(5)
+    q, k, v = tensors(rng, (1, 9, 8), (1, 20, 8), (1, 20, 20))
+    q[0, 4, 2] = np.nan
+    mask = np.where(rng.random((1, 9, 20)) < 0.3, -np.inf, 0).astype(np.float32)
+    mask[0, 7] = -np.inf
+    inputs = [strided(x, range(3)) for x in (q, k, v, mask)]
+    found = check(Attention(1, biased(), guarded=True), inputs, (1, 9, 20))
+    assert (found[0, [4, 7]] == 0).all()
+    assert (np.delete(found, [4, 7], axis=1) != 0).all()

@@ -23,6 +23,9 @@ _PUBLIC = {
     "TensorType": "graphdoc.engine.ops.table",
     "load_operators": "graphdoc.engine.ops.custom",
     "simplify": "graphdoc.simplifying",
+    "rewrite_model": "graphdoc.rewriting",
+    "edit_model": "graphdoc.edit_api",
+    "reduce_model": "graphdoc.reducing",
     "GraphdocError": "graphdoc.engine.errors",
 }
 
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
     from graphdoc.api import ComparisonResult as ComparisonResult
     from graphdoc.api import compare_models as compare_models
     from graphdoc.api import make_inputs as make_inputs
+    from graphdoc.edit_api import edit_model as edit_model
     from graphdoc.engine.errors import GraphdocError as GraphdocError
     from graphdoc.engine.ops.custom import load_operators as load_operators
     from graphdoc.engine.ops.table import Call as Call
     from graphdoc.engine.ops.table import TensorType as TensorType
     from graphdoc.engine.ops.table import op as op
+    from graphdoc.reducing import reduce_model as reduce_model
+    from graphdoc.rewriting import rewrite_model as rewrite_model
     from graphdoc.session import Session as Session
     from graphdoc.simplifying import simplify as simplify
     from graphdoc.surgeon.diff import diff_models as diff_models

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from graphdoc.surgeon.edit_repair import Repairs
 from graphdoc.surgeon.edit_text import NodeText, parse_node
 from graphdoc.surgeon.edited import Edited
 from graphdoc.surgeon.layout import THRESHOLD, Layout
-from graphdoc.surgeon.model import load, open_source, save
+from graphdoc.surgeon.model import Source, load, open_source, save
 from graphdoc.surgeon.rules.base import counts
 from graphdoc.surgeon.stubs import is_stripped
 
@@ -545,7 +545,20 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
 
     edits: (verb, text) in order. Raises GraphdocError when an edit cannot be done or the result is not sound.
     """
-    source = open_source(path)
+    session, result = edited(open_source(path), edits, verify=verify)
+    if not result.wrong:
+        layout = None if session.location is None else Layout(session.location, session.threshold)
+        save(session.model, out, layout=layout)
+    return replace(result, out=Path(out).name)
+
+
+def edited(
+    source: Source, edits: Iterable[tuple[str, str]], *, verify: bool = True
+) -> tuple[Session, Edited]:
+    """Return a model with edits applied to a copy of it, and what was done.
+
+    Raises GraphdocError as :func:`run` does.
+    """
     steps = list(edits)
     session = Session(edit.copy_model(source.model))
     if not steps:
@@ -562,7 +575,7 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
             checked = check_edited(source, session, same=all(VERBS[verb].same for verb, _ in steps))
     result = Edited(
         source.name,
-        Path(out).name,
+        "",
         tuple(rows),
         before,
         _count(session.model),
@@ -571,10 +584,7 @@ def run(path: str, out: str, edits: Iterable[tuple[str, str]], *, verify: bool =
         tuple(dict.fromkeys(session.left)),
         checked is not None and checked.doubtful,
     )
-    if not result.wrong:
-        layout = None if session.location is None else Layout(session.location, session.threshold)
-        save(session.model, out, layout=layout)
-    return result
+    return session, result
 
 
 def _said(text: str, model: ir.Model) -> str:

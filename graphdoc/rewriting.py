@@ -14,7 +14,7 @@ from graphdoc.surgeon.simplified import Simplified
 from graphdoc.surgeon.verification import Verification
 
 
-def rewrite(
+def rewrite_model(
     model: Loadable | Source,
     rules: RuleLike | Iterable[RuleLike],
     *,

@@ -89,40 +89,26 @@ def _targets(output: str) -> list[Path]:
 
 
 def _setting(options: dict[str, Any]) -> "Setting":
-    from graphdoc.api import resolve_inputs
-    from graphdoc.compare.reduce import Setting
-    from graphdoc.compare.target import Target
-    from graphdoc.surgeon.model import open_source
+    from graphdoc.reducing import setting_for
 
-    target = Target(open_source(options["model"]))
-    other = options["compare_"] or ""
-    is_model = bool(other) and (other.endswith(".onnx") or Path(other).exists())
-    reference = Target(open_source(other)) if is_model else None
-    usual = "ort" if is_model else "engine"
-    runner = options["runner"] or usual
-    trusted = runner if is_model else (other or ("engine" if runner.startswith("ort") else "ort"))
-    shown = reference or target
-    return Setting(
-        target,
-        trusted,
-        runner,
-        lambda: resolve_inputs(shown, options["inputs"], options["shapes"], options["seed"]),
-        reference,
-        options["threads"],
+    return setting_for(
+        options["model"],
+        options["compare_"] or None,
+        options["runner"],
+        options["inputs"],
+        options["shapes"],
         options["seed"],
+        options["threads"],
     )
 
 
 def _reduce(setting: "Setting", options: dict[str, Any]) -> "Reduction":
-    from graphdoc.compare import reduce
+    from graphdoc.reducing import reduced
 
     if options["check"]:
         with tempfile.TemporaryDirectory(prefix="graphdoc-reduce-") as folder:
-            check = Check(options["check"], Path(folder), options["timeout"])
-            return reduce.reduce_check(setting, check)
-    if options["nan"]:
-        return reduce.reduce_nan(setting)
-    return reduce.reduce_crash(setting) if options["crash"] else reduce.reduce_mismatch(setting)
+            return reduced(setting, Check(options["check"], Path(folder), options["timeout"]))
+    return reduced(setting, "nan" if options["nan"] else "crash" if options["crash"] else "mismatch")
 
 
 class Check:

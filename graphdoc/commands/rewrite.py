@@ -41,14 +41,14 @@ def command(**options: Any) -> int:
     """
     from graphdoc.compare.inputs import parse_shapes
     from graphdoc.reports.rewrite_text import rewrite_json, rewrite_lines
-    from graphdoc.rewriting import rewrite
+    from graphdoc.rewriting import rewrite_model
     from graphdoc.surgeon.model import save
 
     check_model_target(options["output"])
     targets = {"-o": options["output"], "--json": options["json_"]}
     check_targets(targets, reads=(options["model"], *options["rules"]))
     with busy("rewrite"):
-        result = rewrite(
+        result = rewrite_model(
             options["model"],
             options["rules"],
             verify=not options["no_verify"],

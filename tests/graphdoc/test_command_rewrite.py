@@ -9,7 +9,7 @@ import pytest
 
 import graphdoc
 from graphdoc import cli
-from graphdoc.rewriting import rewrite
+from graphdoc.rewriting import rewrite_model as rewrite
 from graphdoc.surgeon import PatternRule
 from tests.surgeon import build
 from tests.surgeon.rewriting_tools import graph

@@ -10,7 +10,7 @@ from onnx import helper
 from graphdoc import cli
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.ops.custom import load_operators
-from graphdoc.rewriting import rewrite
+from graphdoc.rewriting import rewrite_model as rewrite
 from graphdoc.surgeon import PatternRule, Refusal
 from tests.surgeon import build
 from tests.surgeon import edit_models as m

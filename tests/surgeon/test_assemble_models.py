@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.version_converter import convert_version
 
-from graphdoc.rewriting import rewrite
+from graphdoc.rewriting import rewrite_model as rewrite
 from graphdoc.surgeon.model import load
 from graphdoc.surgeon.writer import write_model
 from tests.surgeon import build

@@ -45,7 +45,7 @@ def _read_through(draft: Draft, position: int, copy: Step) -> bool:
         inputs = []
         for k, view in enumerate(step.inputs):
             new = through(view, target, source) if view.buffer is target.buffer else view
-            if new is None or (new is not view and not _as_quick(step, k, view, new)):
+            if new is None or (new is not view and not as_quick(step, k, view, new)):
                 return False
             inputs.append(new)
         moved[at] = Step(step.spec, tuple(inputs), step.outputs, (*copy.nodes, *step.nodes))
@@ -62,14 +62,14 @@ def _still_written(draft: Draft, buffer: Buffer, position: int) -> bool:
     return any(at > position for at in draft.written_by(buffer))
 
 
-def _as_quick(step: Step, k: int, old: View, new: View) -> bool:
+def as_quick(step: Step, k: int, old: View, new: View) -> bool:
     """Return whether a step reads the new view as well as the old one."""
     if isinstance(step.spec, Contraction) and k == 0:
-        return _innermost(new) == _innermost(old)
-    return _innermost(new) == _innermost(old) or 1 not in old.strides
+        return innermost(new) == innermost(old)
+    return innermost(new) == innermost(old) or 1 not in old.strides
 
 
-def _innermost(view: View) -> int:
+def innermost(view: View) -> int:
     """Return the axis along which elements stand side by side, -1 when there is none."""
     steps = [
         a
@@ -84,7 +84,7 @@ def _place(draft: Draft, position: int, copy: Step) -> bool:
     (source,), (target,) = copy.inputs, copy.outputs
     if not draft.free(source.buffer) or target.buffer.kind in (Kind.INPUT, Kind.CONSTANT):
         return False
-    if not bijective(source) or _innermost(source) != _innermost(target):
+    if not bijective(source) or innermost(source) != innermost(target):
         return False
     touched = {*draft.written_by(source.buffer), *draft.read_by(source.buffer)} - {position}
     moved: dict[int, Step] = {}

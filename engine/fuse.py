@@ -19,6 +19,7 @@ from graphdoc.engine.fuse_attention import attention
 from graphdoc.engine.fuse_map import epilogue, inline, join
 from graphdoc.engine.fuse_rows import rows
 from graphdoc.engine.program import Program
+from graphdoc.engine.relay import relay
 
 _RULES = (inline, epilogue, rows, join, attention)
 
@@ -29,7 +30,7 @@ def fuse(program: Program) -> Program:
     Rounding: an intermediate is no longer stored, so a float16 one is still rounded (every operation of an
     expression is), and a sum is added up in the same order.
     """
-    program = coalesce(program)
+    program = relay(coalesce(program))
     draft = Draft(program)
     changed = True
     while changed:

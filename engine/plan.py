@@ -108,12 +108,14 @@ class Plan:
                 self.notes.append(reason)
         return default_device(threads).load(self.entries[number].program)
 
-    def compile(self) -> None:
+    def compile(self, timing_cache: str | None = None) -> None:
         """Add the part for this machine's processor, in place of any other.
 
-        Raises ImportError or OSError where llvmlite is missing.
+        timing_cache: a file of measured tactics, read, added to and written; None: take each step's first.
+
+        Raises ImportError or OSError where llvmlite is missing, InputError for a file that is no cache.
         """
-        self.parts = [CpuPart.build([entry.program for entry in self.entries])]
+        self.parts = [CpuPart.build([entry.program for entry in self.entries], timing_cache)]
         self._loaded.clear()
 
     # ---- files ------------------------------------------------------------------------------------

@@ -89,6 +89,10 @@ class Encoder:
         """Return the number of a buffer."""
         return self._buffers(buffer)
 
+    def spec(self, spec: Any) -> Any:
+        """Return a specification as plain data that refers to the table of expressions."""
+        return self._value(spec)
+
     def tables(self) -> dict[str, Any]:
         """Return the tables, once all programs are written."""
         return {

@@ -29,6 +29,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("rewrite", "apply rules"),
         Entry("weights", "prune, strip, restore, share"),
     ),
+    "Run it fast": (Entry("build", "programs and machine code in one file"),),
     "More": (
         Entry("report", "what got better or worse between two results"),
         Entry("demo", "compare a real model end to end and write the report"),

@@ -1,5 +1,6 @@
 """Run a model on the engine."""
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.level1 import Compiled, compiled
+from graphdoc.engine.plan import Plan
+from graphdoc.engine.plan_file import is_plan
 from graphdoc.surgeon.model import open_source
 from graphdoc.surgeon.simplify import simplify as simplified
 
@@ -17,7 +20,8 @@ from graphdoc.surgeon.simplify import simplify as simplified
 class Session:
     """A model ready to run.
 
-    model: a path, bytes, ModelProto or onnx_ir.Model.
+    model: a path, bytes, ModelProto or onnx_ir.Model; or the path of a plan (``graphdoc build``), for which
+        all but ``threads`` is settled.
     device: "cpu", or "cuda" (CuPy). level: 0 (operator by operator), or on the CPU 1 (optimised: fused, as
     machine code made for the shapes of the inputs). truth: compute floats in float64 (level 0).
     threads: of level 1; None: one per processor. simplify: whether level 1 simplifies the model first; values
@@ -39,6 +43,10 @@ class Session:
         simplify: bool = True,
     ) -> None:
         _check(device, level, truth)
+        self._plan = _plan(model)
+        self._threads = threads
+        if self._plan is not None:
+            return
         source = open_source(model)
         self._runs: Interpreter | Compiled
         if level == 1:
@@ -53,7 +61,7 @@ class Session:
     @property
     def taps(self) -> list[str]:
         """Names of all inner values that :meth:`run` can return, in execution order."""
-        return [point.key for point in self._target.points]
+        return [] if self._plan is not None else [point.key for point in self._target.points]
 
     def run(self, feeds: Mapping[str, Any], taps: Iterable[str] = ()) -> dict[str, Any]:
         """Return the outputs, and the inner values named in ``taps``, as NumPy arrays by name.
@@ -62,8 +70,29 @@ class Session:
 
         Raises InputError when the feeds do not fit, RunnerError when an operator fails.
         """
+        if self._plan is not None:
+            return _run_plan(self._plan, feeds, tuple(taps), self._threads)
         check_feeds(self._target.model, feeds)
         return self._runs.run(feeds, taps)
+
+
+def _plan(model: Model) -> Plan | None:
+    """Return the plan that a path leads to, None for a model."""
+    if isinstance(model, str | os.PathLike) and is_plan(model):
+        return Plan.load(os.fspath(model))
+    return None
+
+
+def _run_plan(
+    plan: Plan, feeds: Mapping[str, Any], taps: tuple[str, ...], threads: int | None
+) -> dict[str, Any]:
+    if taps:
+        raise UsageError(
+            "a plan keeps no inner values",
+            where=f"taps {', '.join(taps)}",
+            next_step="Session(MODEL, level=1)",
+        )
+    return plan.run(feeds, threads)
 
 
 def _check(device: str, level: int, truth: bool) -> None:

@@ -23,19 +23,22 @@ _NAME_WIDTH = 40
 @ops_option
 @click.option("--save", metavar="FILE.npz", help="Write outputs and taps.")
 @click.option("--save-inputs", metavar="FILE.npz", help="Write the inputs that were used.")
-@click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")
+@click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime, or of a plan.")
 def command(**options: Any) -> int:
-    """Run a model and show or save its outputs and inner values.
+    """Run a model, or a plan, and show or save its outputs and inner values.
 
     \b
       graphdoc run m.onnx --runner ort
+      graphdoc run m.plan
       graphdoc run m.onnx --taps '*attention*' --save values.npz
     """
     from graphdoc.api import resolve_inputs
     from graphdoc.compare.memory import bounded_memory
     from graphdoc.compare.runner import RunnerOptions, open_runner
     from graphdoc.compare.target import Target
+    from graphdoc.engine.plan_file import is_plan
     from graphdoc.surgeon.model import open_source
+    from graphdoc.surgeon.stubs import stripped_remark
     from graphdoc.values import check_npz, save_npz
 
     saves = {"--save": options["save"], "--save-inputs": options["save_inputs"]}
@@ -43,6 +46,8 @@ def command(**options: Any) -> int:
     for option, path in saves.items():
         if path is not None:
             check_npz(path, option)
+    if is_plan(options["model"]):
+        return _run_plan(options)
     target = Target(open_source(options["model"]))
     inputs = resolve_inputs(target, options["inputs"], options["shapes"], options["seed"])
     settings = RunnerOptions(options["threads"], options["seed"])
@@ -55,9 +60,37 @@ def command(**options: Any) -> int:
     for path, values in ((options["save"], found), (options["save_inputs"], inputs.feeds)):
         if path:
             save_npz(path, values)
+    if remark := stripped_remark(target.source.model):
+        click.echo(f"note: {remark}", err=True)
     outputs = set(target.outputs)
     order = [*target.outputs, *(p.key for p in target.points if p.key not in outputs)]
     _print(found, [name for name in order if name in found], inputs)
+    return 0
+
+
+def _run_plan(options: dict[str, Any]) -> int:
+    """Run a plan that ``graphdoc build`` made."""
+    from graphdoc.engine.errors import UsageError
+    from graphdoc.engine.plan import Plan
+    from graphdoc.planning import plan_inputs
+    from graphdoc.values import save_npz
+
+    if options["taps"] or options["runner"] not in ("engine", "engine:1"):
+        what = "--taps" if options["taps"] else f"--runner {options['runner']}"
+        raise UsageError(
+            "a plan runs on the engine and keeps no inner values",
+            where=what,
+            next_step="graphdoc run with the model it was built from",
+        )
+    plan = Plan.load(options["model"])
+    inputs = plan_inputs(plan, options["inputs"], options["shapes"], options["seed"])
+    found = plan.run(inputs.feeds, options["threads"] or None)
+    for note in plan.notes:
+        click.echo(note, err=True)
+    for path, values in ((options["save"], found), (options["save_inputs"], inputs.feeds)):
+        if path:
+            save_npz(path, values)
+    _print(found, list(found), inputs)
     return 0
 
 

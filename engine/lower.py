@@ -23,7 +23,7 @@ import numpy as np
 from graphdoc.engine import expr as ex
 from graphdoc.engine.expr import DTYPES, Dtype, Expr
 from graphdoc.engine.kernels.map import Map
-from graphdoc.engine.ops.table import TensorType, canonical_domain
+from graphdoc.engine.ops.table import TensorType, canonical_domain, round_defaults
 from graphdoc.engine.program import Buffer, Kind, Program, Spec, Step, View, dense_strides, whole
 
 FAMILIES = (
@@ -74,6 +74,7 @@ def lowering(
     """Register the decorated function for operators, of ``since`` or a newer since_version."""
 
     def register(function: Lowered) -> Lowered:
+        round_defaults(function)
         for name in names:
             if (domain, name) in _TABLE:
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} is lowered twice")

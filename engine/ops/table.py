@@ -219,7 +219,7 @@ def canonical_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _round_defaults(evaluate: Evaluate) -> None:
+def round_defaults(evaluate: Evaluate) -> None:
     """Round float defaults to single precision, as attributes in a file are: float64 inputs show it."""
     defaults = getattr(evaluate, "__kwdefaults__", None) or {}
     defaults.update({k: float(np.float32(v)) for k, v in defaults.items() if isinstance(v, float)})
@@ -237,7 +237,7 @@ def op(
 
     def register(evaluate: Evaluate) -> Evaluate:
         rows = _TABLE.setdefault((canonical_domain(domain), name), [])
-        _round_defaults(evaluate)
+        round_defaults(evaluate)
         for version in since:
             if any(row.since == version for row in rows):
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} version {version} is registered twice")

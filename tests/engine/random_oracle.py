@@ -508,7 +508,8 @@ def _as_far(a: Any, b: Any, others: Sequence[Any]) -> bool:
     with np.errstate(all="ignore"):
         moved = np.max([np.abs(other.astype(np.float64) - y) for other in others], axis=0)
         eps = 0.0 if a.dtype.kind in "iub" else precision(a.dtype)[0]
-        fine = np.abs(x - y) <= 8 * moved + 2 * UNITS * eps * np.abs(y)
+        scale = np.max(np.abs(y), initial=0.0, where=np.isfinite(y))  # sums that cancel are off by the terms'
+        fine = np.abs(x - y) <= 8 * moved + 8 * UNITS * eps * scale
     return bool(np.all(fine | ~np.isfinite(moved) | (x == y) | (np.isnan(x) & np.isnan(y))))
 
 

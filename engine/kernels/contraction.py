@@ -20,6 +20,8 @@ class Contraction:
     epilogue: of the sum (leaf ``input`` -1, of dtype ``accumulate``) and inputs 2 and up.
     accumulate: float32 or float64 for floats (float16 and bfloat16: float32), int32 for 8-bit codes: exact.
     packed: 0, or b is stored for the device as (*b, n/packed rounded up, k, packed): full lines of n.
+    together: of a packed b, how many terms of a column stand side by side: 1, or b is stored as
+        (*b, n/packed rounded up, k/together rounded up, packed, together), with 0 past the last term.
 
     A convolution is the contraction whose view of the padded image has axes (n, y, x | ky, kx, c): strides
     only.
@@ -31,14 +33,16 @@ class Contraction:
     epilogue: Expr
     accumulate: Dtype
     packed: int = 0
+    together: int = 1
 
     def evaluate(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Compute with NumPy: one matrix product per batch, rows a few at a time."""
         out = outputs[0]
         outer, n = out.shape[: self.batch], out.shape[-1]
         rows = out.shape[self.batch : -1]
-        a, b = inputs[0], self._plain(inputs[1], n)
+        a = inputs[0]
         terms = prod(a.shape[self.batch + self.rows :])
+        b = self._plain(inputs[1], terms, n)
         b = b.reshape(*b.shape[: self.batch], terms, n).astype(self.accumulate)
         total = np.empty((*outer, prod(rows), n), self.accumulate)
         for at in np.ndindex(*outer):
@@ -46,9 +50,12 @@ class Contraction:
         operands = {-1: total.reshape(out.shape), **{k: x for k, x in enumerate(inputs) if k >= 2}}
         (out[...],) = evaluate((self.epilogue,), operands, out.shape)
 
-    def _plain(self, b: Any, n: int) -> Any:
+    def _plain(self, b: Any, terms: int, n: int) -> Any:
         """Return b with its axes (batch, k, n) once more."""
         if not self.packed:
             return b
+        if self.together > 1:
+            b = np.moveaxis(b, -1, -2)
+            b = b.reshape(*b.shape[:-3], b.shape[-3] * self.together, self.packed)[..., :terms, :]
         lines = np.moveaxis(b, -3, -2)
         return lines.reshape(*lines.shape[:-2], lines.shape[-2] * self.packed)[..., :n]

@@ -1,257 +1,48 @@
-"""Contractions as machine code: tiles of sums in registers, b in panels, rows of a wherever they lie.
+"""Contractions as machine code: which emitter takes a step, and by which tiles."""
 
-The kernel walks units (batch, block of rows, panel of columns, tile of rows), the last fastest, so that a
-panel of b stays in the first-level cache and a block of a in the second. Threads share the units evenly. b is
-read in panels ``[k][columns]``: packed beforehand (``pack.py``), or copied panel by panel into the thread's
-scratch memory, or, where few rows would not repay the copy, read in place. A tile's sums go through scratch
-memory to one loop over its rows that applies the epilogue, so the code stays small whatever the epilogue.
-"""
-
-from collections.abc import Iterator
-
-from graphdoc.engine.device.llvm.builder import (
-    Function,
-    Kernel,
-    Number,
-    Target,
-    Value,
-    number,
-    scalar,
-    vector,
-)
-from graphdoc.engine.device.llvm.contraction_axes import Walk, select
-from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
-from graphdoc.engine.device.llvm.contraction_copy import PanelCopy
-from graphdoc.engine.device.llvm.contraction_sums import FETCHED, Precision, Sums
-from graphdoc.engine.device.llvm.contraction_tile import Tile, block_tiles, split_rows, tiles, work_of
-from graphdoc.engine.expr import BF16, F16, F32, F64
-from graphdoc.engine.kernels.contraction import Contraction
-from graphdoc.engine.program import Axes, Step, merged
-
-MACS_PER_THREAD = 1 << 15
-"""Multiplications below which another thread costs more than it saves."""
+from graphdoc.engine.device.llvm.builder import Kernel, Target
+from graphdoc.engine.device.llvm.contraction_codes import CodesEmitter
+from graphdoc.engine.device.llvm.contraction_tile import Tile, spec_of, tiles, work_of
+from graphdoc.engine.device.llvm.contraction_walk import Emitter
+from graphdoc.engine.expr import BF16, F16, F32, F64, I8, I16, I32, U8
+from graphdoc.engine.program import Step
 
 _STORED = (F16, BF16, F32, F64)
 
 
 def tactics_contraction(step: Step, target: Target) -> list[str]:
     """Return the tilings worth measuring, ``rows x vectors``, the best by count first."""
-    return [_name(t) for t in tilings(step, target)[:4]] if floats(step) else ["host"]
+    able = floats(step) or codes(step)
+    return [_name(t) for t in tilings(step, target)[:4]] if able else ["host"]
 
 
 def emit_contraction(step: Step, target: Target, tactic: str | None = None) -> Kernel | None:
-    """Return the kernel of a step whose spec is a Contraction of floats, None of other dtypes."""
-    if not floats(step):
+    """Return the kernel of a step whose spec is a Contraction of floats or 8-bit codes, None of others."""
+    if not floats(step) and not codes(step):
         return None
     found = tilings(step, target)
     tile = next((t for t in found if _name(t) == tactic), found[0])
-    return _Emitter(step, tile, target).kernel()
+    return (Emitter if floats(step) else CodesEmitter)(step, tile, target).kernel()
 
 
 def _name(tile: Tile) -> str:
     return f"{tile.rows}x{tile.vectors}"
 
 
-def _spec(step: Step) -> Contraction:
-    assert isinstance(step.spec, Contraction)  # noqa: S101  the table dispatches on the type
-    return step.spec
-
-
 def floats(step: Step) -> bool:
-    """Return whether the sums are of floats, as the tiles here compute them."""
-    return _spec(step).accumulate in (F32, F64) and all(v.dtype in _STORED for v in step.inputs[:2])
+    """Return whether the sums are of floats."""
+    return spec_of(step).accumulate in (F32, F64) and all(v.dtype in _STORED for v in step.inputs[:2])
+
+
+def codes(step: Step) -> bool:
+    """Return whether the sums are int32, of 8-bit codes (b's widened to int16 where it is packed)."""
+    a, b = (v.dtype for v in step.inputs[:2])
+    stored = (I16,) if spec_of(step).packed else (U8, I8)
+    return spec_of(step).accumulate == I32 and a in (U8, I8) and b in stored and 0 not in step.inputs[0].shape
 
 
 def tilings(step: Step, target: Target) -> list[Tile]:
     """Return the tiles worth trying, the best by count first."""
-    spec, work = _spec(step), work_of(step)
+    spec, work = spec_of(step), work_of(step)
     lanes = target.lanes(spec.accumulate)
     return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None)
-
-
-class _Emitter:
-    """One kernel under construction."""
-
-    def __init__(self, step: Step, tile: Tile, target: Target) -> None:
-        self.f = f = Function()
-        self.spec, self.work = _spec(step), work_of(step)
-        self.count, rows, self.full = split_rows(self.work.m, tile.rows)
-        self.tile = Tile(rows, tile.vectors, tile.lanes)
-        self.ragged = bool(self.work.n % tile.columns)
-        self.direct = self._in_place()
-        self.copied = not self.spec.packed and not self.direct
-        self.precision = Precision(f, target, self.spec.accumulate)
-        self.kind = self.precision.kind
-        self.lines = Columns(f, tile.lanes, target)
-        self.elements = [scalar(v.dtype) for v in self.work.views]
-        self.bases = [f.argument(p) for p in self.work.positions]
-        self.totals = f.argument(len(step.inputs) + len(step.outputs))
-        self.panel = f.at(self.totals, self.tile.rows * tile.columns, self.kind)
-        self._read_dims()
-
-    def _read_dims(self) -> None:
-        f, work = self.f, self.work
-        per_block = block_tiles(work, self.count)
-        blocks, panels = -(-self.count // per_block), -(-work.n // self.tile.columns)
-        self.units = work.batches * blocks * panels * per_block
-        self.d_units, self.d_blocks, self.d_panels = f.dim(self.units), f.dim(blocks), f.dim(panels)
-        self.d_count, self.d_per_block, self.d_full = f.dim(self.count), f.dim(per_block), f.dim(self.full)
-        self.d_n, self.d_line = f.dim(work.n), f.dim(work.views[1].strides[-3] if self.spec.packed else 0)
-        self.d_fetched = f.dim(work.k * FETCHED)
-        self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
-        self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
-        self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
-        terms = work.b_terms if self.copied else []
-        self.copy = PanelCopy(self.precision, self.lines, self.tile.vectors, self.columns[1], terms)
-        a, b = (view.dtype for view in work.views[:2])
-        read = self.spec.accumulate if self.copied else b
-        self.sums = Sums(self.precision, self.tile, (a, read), self._term_axes(), self.direct)
-
-    def _in_place(self) -> bool:
-        """Return whether b is read where it lies: one tile of rows, columns side by side."""
-        a, b, spec = self.work.views[0], self.work.views[1], self.spec
-        same = a.shape[spec.batch + spec.rows :] == b.shape[spec.batch : -1]
-        return not spec.packed and self.count == 1 and b.strides[-1] == 1 and same
-
-    def _term_axes(self) -> Axes:
-        """Return the axes of k with the strides of a and of b as the tile reads it."""
-        a, b, spec = self.work.views[0], self.work.views[1], self.spec
-        if self.direct:
-            head = spec.batch + spec.rows
-            return merged(a.shape[head:], [a.strides[head:], b.strides[spec.batch : -1]]) or [(1, (0, 0))]
-        axes: Axes = []
-        step = self.tile.columns
-        for size, (stride,) in reversed(self.work.terms or [(1, (0,))]):
-            axes.insert(0, (size, (stride, step)))
-            step *= size
-        return axes
-
-    # ---- the walk over units -------------------------------------------------------------------------
-
-    def kernel(self) -> Kernel:
-        """Emit everything."""
-        f = self.f
-        first, last = f.share(self.d_units)
-        start = f.idiv(first, self.d_per_block)
-        stop = f.idiv(f.sub(f.add(last, self.d_per_block), 1), self.d_per_block)
-        with f.loop(start, stop) as (group, _):
-            self._group(group, first, last)
-        threads = max(1, min(self.units, self.work.macs // MACS_PER_THREAD))
-        lines = self.tile.rows + (self.work.k if self.copied else 0)
-        return f.kernel(lines * self.tile.columns * self.spec.accumulate.itemsize, threads)
-
-    def _group(self, group: Value, first: Number, last: Number) -> None:
-        """Emit the tiles that one panel meets in one block of rows, as far as they are this thread's."""
-        f = self.f
-        panel, rest = f.mod(group, self.d_panels), f.idiv(group, self.d_panels)
-        block, batch = f.mod(rest, self.d_blocks), f.idiv(rest, self.d_blocks)
-        column = f.mul(panel, self.tile.columns)
-        valid = f.least(f.sub(self.d_n, column), self.tile.columns)
-        bases = self._bases(batch, panel, column)
-        if self.copied:
-            masks = [self._mask(valid, v) for v in range(self.tile.vectors)]
-            self.copy.emit(bases[1], self.panel, valid, masks)
-            bases[1] = self.panel
-        before, begun = f.mul(block, self.d_per_block), f.mul(group, self.d_per_block)
-        start = f.call("llvm.smax.i64", "i64", number(f.sub(first, begun)), number(0))
-        start, stop = f.add(before, start), f.least(f.sub(last, begun), self.d_per_block)
-        with f.loop(start, f.least(f.add(before, stop), self.d_count)) as (tile, _):
-            self._tile(tile, bases, valid, self._ahead(bases[1], f.sub(tile, start)))
-
-    def _ahead(self, panel: Value, done: Number) -> Value | None:
-        """Return what to fetch during a tile: a share of the next panel, until all of it was asked for.
-
-        Else the memory of a panel's first tile is waited for, and idle during all others.
-        """
-        f = self.f
-        if not self.spec.packed or self.count == 1:
-            return None
-        tiles = self.tile.columns * self.work.views[1].dtype.itemsize // FETCHED
-        following = f.at(f.at(panel, self.d_line, self.elements[1]), f.mul(self.d_fetched, done), "i8")
-        left = f.op(f"icmp slt {number(done)}, {tiles}", "i1")
-        return f.op(f"select {left}, {following}, {panel}", "ptr")
-
-    def _bases(self, batch: Number, panel: Number, column: Number) -> list[Value]:
-        """Return where each operand's first row of this batch and panel begins."""
-        f = self.f
-        _, offsets = self.batch.start(batch, len(self.bases))
-        along = [f.mul(column, step) for step in self.steps]
-        if self.spec.packed:
-            along[1] = f.mul(panel, self.d_line)
-        return [
-            f.at(base, f.add(offset, more), element)
-            for base, offset, more, element in zip(self.bases, offsets, along, self.elements, strict=True)
-        ]
-
-    def _mask(self, valid: Number, v: int) -> Value | None:
-        """Return the mask of a vector of the panel, None where all panels are full."""
-        if not self.ragged:
-            return None
-        return self.f.first(self.f.sub(valid, v * self.tile.lanes), self.tile.lanes)
-
-    # ---- one tile ------------------------------------------------------------------------------------
-
-    def _tile(self, tile: Value, bases: list[Value], valid: Number, ahead: Value | None) -> None:
-        """Emit sums and epilogue of one tile of rows: ``size`` of them, or one less past the full ones."""
-        f, size = self.f, self.tile.rows
-        past = f.call("llvm.smax.i64", "i64", number(f.sub(tile, self.d_full)), number(0))
-        digits, offsets = self.rows.start(f.sub(f.mul(tile, size), past), len(bases))
-        if self.full == self.count:
-            self._summed(size, bases, digits, offsets[0], (valid, ahead))
-            self._finished(size, bases, digits, offsets, valid)
-            return
-        is_full = f.op(f"icmp slt {tile}, {number(self.d_full).name}", "i1")
-        for rows in (size, size - 1):
-            with f.when(is_full if rows == size else f.op(f"xor {is_full}, true", "i1")):
-                self._summed(rows, bases, digits, offsets[0], (valid, ahead))
-        self._finished(select(f, is_full, size, size - 1), bases, digits, offsets, valid)
-
-    def _summed(
-        self,
-        rows: int,
-        bases: list[Value],
-        digits: list[Number],
-        offset: Number,
-        panel: tuple[Number, Value | None],
-    ) -> None:
-        """Emit the sums of ``rows`` rows and leave them in scratch memory.
-
-        panel: how many columns it has, and what to fetch meanwhile.
-        """
-        valid, ahead = panel
-        pointers = self.rows.pointers(bases[0], self.elements[0], rows, digits, offset)
-        if not self.direct:
-            self.sums.emit(pointers, bases[1], self.totals, None, ahead)
-            return
-        for masked in self._cases(valid):
-            masks = [self._mask(valid, v) if masked else None for v in range(self.tile.vectors)]
-            self.sums.emit(pointers, bases[1], self.totals, masks)
-
-    def _cases(self, valid: Number) -> Iterator[bool]:
-        """Run the body once where the panel is full and once, with masks, where it is not."""
-        f = self.f
-        if not self.ragged:
-            yield False
-            return
-        whole = f.op(f"icmp eq {number(valid)}, {self.tile.columns}", "i1")
-        for masked in (False, True):
-            with f.when(f.op(f"xor {whole}, true", "i1") if masked else whole):
-                yield masked
-
-    def _finished(
-        self, rows: Number, bases: list[Value], digits: list[Number], offsets: list[Number], valid: Number
-    ) -> None:
-        """Emit the epilogue of ``rows`` rows, whose sums lie in scratch memory."""
-        f, others, lanes = self.f, range(2, len(bases)), self.tile.lanes
-        for masked in self._cases(valid):
-            masks = [self._mask(valid, v) if masked else None for v in range(self.tile.vectors)]
-            start = [number(x) for x in (*digits, *offsets[2:])]
-            with f.loop(0, rows, carry=start) as (row, carried):
-                here = [f.at(bases[o], carried[len(digits) + o - 2], self.elements[o]) for o in others]
-                line = f.at(self.totals, f.mul(row, self.tile.columns), self.kind)
-                operands = [(self.columns[o], address) for o, address in zip(others, here, strict=True)]
-                for v, mask in enumerate(masks):
-                    total = f.load(vector(self.kind, lanes), f.at(line, v * lanes, self.kind))
-                    self.lines.finish(self.spec.epilogue, total, self.work.numbers, operands, (v, mask))
-                now = self.rows.following(carried[: len(digits)], carried[len(digits) :], others)
-                carried[:] = [number(x) for x in (*now[0], *now[1])]

@@ -82,11 +82,19 @@ class Sums:
         rows: the address of each row of a. b: the panel's. masks: of the panel's vectors, None: read all.
         ahead: from where on memory is fetched into cache meanwhile, 16 bytes for each term.
         """
-        lanes, line = self.tile.lanes, vector(self.kind, self.tile.lanes)
-        sums = [floating(0, line)] * (len(rows) * self.tile.vectors)
+        lanes = self.tile.lanes
+        sums = [self.zero()] * (len(rows) * self.tile.vectors)
         masks = masks or [None] * self.tile.vectors
         for at, total in enumerate(self._level(0, rows, b, sums, masks, ahead)):
             self.f.store(total, self.f.at(totals, at * lanes, self.kind))
+
+    def zero(self) -> Value:
+        """Return sums of nothing."""
+        return floating(0, vector(self.kind, self.tile.lanes))
+
+    def added(self, a: Value, b: Value, total: Value) -> Value:
+        """Return the total with the product of one term added."""
+        return self.f.fma(a, b, total)
 
     def _level(
         self,
@@ -149,4 +157,4 @@ class Sums:
             one = f.load(element, f.at(row, place, element))
             wide = f.splat(self.precision.widened(one, self.dtypes[0]), self.tile.lanes)
             for v in range(vectors):
-                sums[i * vectors + v] = f.fma(wide, line[v], sums[i * vectors + v])
+                sums[i * vectors + v] = self.added(wide, line[v], sums[i * vectors + v])

@@ -62,10 +62,15 @@ class Work:
         return self.batches * self.m * self.n * self.k
 
 
+def spec_of(step: Step) -> Contraction:
+    """Return what a step that is a contraction computes."""
+    assert isinstance(step.spec, Contraction)  # noqa: S101  the table dispatches on the type
+    return step.spec
+
+
 def work_of(step: Step) -> Work:
     """Return a step's contraction with its axes merged."""
-    spec = step.spec
-    assert isinstance(spec, Contraction)  # noqa: S101  the table dispatches on the type
+    spec = spec_of(step)
     numbers = tuple(k for k in leaves((spec.epilogue,), "input") if k >= 2)
     a, b, out = step.inputs[0], step.inputs[1], step.outputs[0]
     views = (a, b, *(step.inputs[k] for k in numbers), out)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.device.llvm.builder import Target
-from graphdoc.engine.device.llvm.contraction import floats, tilings
+from graphdoc.engine.device.llvm.contraction import codes, floats, tilings
 from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
 from graphdoc.engine.expr import load
 from graphdoc.engine.kernels.contraction import Contraction
@@ -19,7 +19,7 @@ _SCATTERED, _FEW = 4096, 4
 
 
 def prepare_contractions(program: Program, target: Target) -> Program:
-    """Return the program with every contraction of floats made ready for ``target``.
+    """Return the program with every contraction that has machine code made ready for ``target``.
 
     * An axis of the batch along which b repeats becomes an axis of rows.
     * A constant b is stored in panels: [..., n/width rounded up, k, width], the lanes past n being 0.
@@ -40,7 +40,7 @@ def with_columns_together(step: Step) -> list[Step]:
     """
     out = step.outputs[0]
     small = out.size < _SCATTERED or out.shape[-1] < _FEW
-    if not isinstance(step.spec, Contraction) or not floats(step) or out.strides[-1] == 1 or small:
+    if not isinstance(step.spec, Contraction) or not _emitted(step) or out.strides[-1] == 1 or small:
         return [step]
     inner = whole(Buffer(f"{out.buffer.name}.columns", out.dtype, out.size), out.shape)
     copy = Map((load(0, out.dtype),))
@@ -49,7 +49,7 @@ def with_columns_together(step: Step) -> list[Step]:
 
 def _prepared(step: Step, target: Target, packed: dict[Any, View]) -> Step:
     spec = step.spec
-    if not isinstance(spec, Contraction) or not floats(step) or 0 in step.outputs[0].shape:
+    if not isinstance(spec, Contraction) or not _emitted(step) or 0 in step.outputs[0].shape:
         return step
     step = without_repeats(step)
     if spec.packed or step.inputs[1].buffer.kind is not Kind.CONSTANT:
@@ -62,13 +62,12 @@ def _paneled(step: Step, target: Target, packed: dict[Any, View]) -> Step:
     """Return a contraction that reads its constant in panels."""
     spec, b = step.spec, step.inputs[1]
     assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
-    width = tilings(step, target)[0].columns
+    width, together = tilings(step, target)[0].columns, 2 if codes(step) else 1
     key = (b.buffer, b.shape, b.strides, b.offset, spec.batch, width)
     if key not in packed:
-        packed[key] = panels(b, spec.batch, width)
-    return replace(
-        step, spec=replace(spec, packed=width), inputs=(step.inputs[0], packed[key], *step.inputs[2:])
-    )
+        packed[key] = panels(b, spec.batch, width, together)
+    inputs = (step.inputs[0], packed[key], *step.inputs[2:])
+    return replace(step, spec=replace(spec, packed=width, together=together), inputs=inputs)
 
 
 def _tiled(step: Step, size: int, target: Target, packed: dict[Any, View]) -> Step:
@@ -106,10 +105,15 @@ def without_repeats(step: Step) -> Step:
     return replace(step, spec=spec, inputs=(step.inputs[0], b, *step.inputs[2:]))
 
 
-def panels(b: View, batch: int, width: int) -> View:
+def _emitted(step: Step) -> bool:
+    return floats(step) or codes(step)
+
+
+def panels(b: View, batch: int, width: int, together: int = 1) -> View:
     """Return a constant's panels, in a constant of their own.
 
-    b: of shape (*batch, *k, n).
+    b: of shape (*batch, *k, n). together: how many terms of a column stand side by side; 8-bit codes whose
+    terms do are widened to int16.
     """
     array = b.array(b.buffer.data)
     outer, n = array.shape[:batch], array.shape[-1]
@@ -120,4 +124,15 @@ def panels(b: View, batch: int, width: int) -> View:
     for at in range(count):
         part = flat[..., at * width : (at + 1) * width]
         lines[..., at, :, : part.shape[-1]] = part
+    if together > 1:
+        lines = _side_by_side(lines.astype(np.int16), together)
     return _constant(f"{b.buffer.name}.panels", lines)
+
+
+def _side_by_side(lines: Any, together: int) -> Any:
+    """Return (…, k, width) as (…, k/together rounded up, width, together), with 0 past the last term."""
+    *outer, k, width = lines.shape
+    groups = -(-k // together)
+    padded = np.zeros((*outer, groups * together, width), lines.dtype)
+    padded[..., :k, :] = lines
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(*outer, groups, together, width), -2, -1))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.compiler import host_target
 from graphdoc.engine.device.llvm.contraction import emit_contraction, tactics_contraction
-from graphdoc.engine.expr import F32, F64, Dtype, apply, cast, const, load
+from graphdoc.engine.device.llvm.pack import prepare_contractions
+from graphdoc.engine.expr import F32, F64, I32, Dtype, apply, cast, const, load
 from graphdoc.engine.kernels.contraction import Contraction
-from graphdoc.engine.program import Buffer, Kind, Step, View
+from graphdoc.engine.program import Buffer, Kind, Program, Step, View
 from tests.engine.llvm.native import aligned, dressed, run
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -121,6 +122,61 @@ def test_any_strides_give_numpy_s_numbers_and_touch_nothing_else(
     np.testing.assert_array_equal(memory[step.outputs[0].buffer], wanted)
 
 
+@st.composite
+def coded(draw: Any) -> tuple[Step, Target]:
+    """Draw a contraction of 8-bit codes with any strides, and a target with or without the instruction."""
+    target = dressed(draw(st.sampled_from(WIDTHS)))
+    if draw(st.booleans()):
+        target = Target(target.cpu, "", target.vector, target.registers)
+    small = st.integers(1, 3)
+    batch = tuple(draw(st.lists(small, max_size=1)))
+    rows = (*draw(st.lists(small, max_size=2)), draw(SIZES))
+    terms = (*draw(st.lists(small, max_size=2)), draw(SIZES))
+    n = draw(SIZES)
+    codes = st.sampled_from([np.dtype(np.uint8), np.dtype(np.int8)])
+    a = scattered(draw, "a", draw(codes), (*batch, *rows, *terms), repeat=True)
+    b = scattered(draw, "b", draw(codes), (*batch, prod(terms), n), repeat=True)
+    x = scattered(draw, "x", F32, (*batch, *rows, n), repeat=True)
+    out = scattered(draw, "out", F32, (*batch, *rows, n), repeat=False)
+    epilogue = apply("mul", cast(load(-1, I32), F32), load(2, F32))
+    spec = Contraction(len(batch), len(rows), len(terms), epilogue, I32)
+    return Step(spec, (a, b, x), (out,)), target
+
+
+@given(coded(), st.integers(0, 2**31), st.integers(1, 3), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_sums_of_codes_are_exact(case: tuple[Step, Target], seed: int, threads: int, constant: bool) -> None:
+    """Over the whole range of codes, with b as it is computed or packed in pairs beforehand."""
+    step, target = case
+    rng = np.random.default_rng(seed)
+    memory = filled(step, lambda size: rng.integers(-(2**7), 2**8, size).astype(np.int64))
+    memory[step.inputs[2].buffer][...] = rng.integers(-2, 3, step.inputs[2].buffer.size)
+    wanted = expected(step, memory)
+    if constant:
+        b = step.inputs[1]
+        held = View(
+            Buffer("b", b.dtype, b.buffer.size, Kind.CONSTANT, memory[b.buffer]), b.shape, b.strides, b.offset
+        )
+        step = Step(step.spec, (step.inputs[0], held, step.inputs[2]), step.outputs)
+        (step,) = prepare_contractions(Program([step]), target).steps[:1]
+        packed = step.inputs[1].buffer
+        memory[packed] = aligned(packed.size, packed.dtype)
+        memory[packed][...] = packed.data
+        assert (packed.dtype, step.spec.together) == (np.dtype(np.int16), 2)  # type: ignore[attr-defined]
+    kernel = emit_contraction(step, target)
+    assert kernel is not None
+    memory |= {v.buffer: aligned(v.buffer.size, v.dtype) for v in step.outputs if v.buffer not in memory}
+
+    run(kernel, step, memory, threads)
+
+    out = step.outputs[0]
+    if out.buffer in {v.buffer for v in case[0].outputs}:
+        np.testing.assert_array_equal(memory[out.buffer], wanted)
+    else:  # computed beside, to be copied
+        whole_out = case[0].outputs[0].array(wanted)
+        np.testing.assert_array_equal(out.array(memory[out.buffer]), whole_out)
+
+
 def product(m: int, n: int, k: int, packed: int = 0, dtype: Dtype = F32) -> Step:
     """Return a row-major matrix product."""
     a = View(Buffer("a", dtype, m * k), (m, k), (k, 1))
@@ -225,7 +281,7 @@ def test_sizes_are_not_part_of_the_code() -> None:
 
 
 def test_other_dtypes_are_left_to_the_host() -> None:
-    """Integers have no kernel here."""
+    """Integers wider than codes have no kernel."""
     step = product(3, 4, 5, dtype=np.dtype(np.int32))
 
     assert emit_contraction(step, host_target()) is None

@@ -34,10 +34,8 @@ def emit_map(step: Step, target: Target, tactic: str) -> Kernel | None:
     how = plan(step, target)
     body = Body(how, spec, target)
     with Odometer(body.fn, how.outer, len(how.operands)).loop() as (at, offsets):
-        if how.tile is None:
-            _row(body, at, offsets)
-        else:
-            _tiles(body, at, offsets)
+        way = _tiles if how.tile is not None else _woven if how.many > 1 else _row
+        way(body, at, offsets)
     return body.fn.kernel(threads=how.threads)
 
 
@@ -76,15 +74,15 @@ class Body:
         """Return operands' places i steps on."""
         return self.moved(places, [self.fn.mul(i, step) for step in steps])
 
-    def run(
+    def computed(
         self,
         places: Sequence[Number],
         lanes: int,
         known: Mapping[Expr, Value] | None = None,
         mask: Value | None = None,
         loaded: Mapping[int, Value] | None = None,
-    ) -> None:
-        """Compute and store ``lanes`` elements of a row from ``places`` on.
+    ) -> list[Value]:
+        """Compute ``lanes`` elements of a row from ``places`` on; return the outputs as memory holds them.
 
         known: registers of what does not vary along the row. loaded: vectors of inputs that are there.
         """
@@ -98,9 +96,23 @@ class Body:
             return self.position(self.numbers["index", axis], places, lanes)
 
         results = scalars.emit(self.spec.exprs, load, index, known=known)
-        first = self.numbers["output", 0]
-        for k, (result, expr) in enumerate(zip(results, self.spec.exprs, strict=True), first):
-            self.store(k, scalars.to_memory(result, expr.dtype), places[k], mask)
+        return [
+            scalars.to_memory(result, expr.dtype)
+            for result, expr in zip(results, self.spec.exprs, strict=True)
+        ]
+
+    def run(
+        self,
+        places: Sequence[Number],
+        lanes: int,
+        known: Mapping[Expr, Value] | None = None,
+        mask: Value | None = None,
+        loaded: Mapping[int, Value] | None = None,
+    ) -> None:
+        """Compute as :meth:`computed` does, and store."""
+        results = self.computed(places, lanes, known, mask, loaded)
+        for k, result in enumerate(results, self.numbers["output", 0]):
+            self.store(k, result, places[k], mask)
 
     def load(self, k: int, place: Number, lanes: int, mask: Value | None) -> Value:
         """Read an operand along the row."""
@@ -194,6 +206,50 @@ def _row(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
         done = stop
     if ragged:
         body.run(end, how.lanes, known, loaded=loaded)
+
+
+def _woven(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
+    """Append one unit of work: a row, and with each element its neighbours in the outputs."""
+    fn, how = body.fn, body.plan
+    size = how.row.extent(fn, at[-1] if how.row.count > 1 else 0)
+    group = [s if s in (0, 1) else fn.dim(s) for s in how.group]
+    places = body.moved(body.bases, offsets)
+    lines = [body.along(places, n, group) for n in range(how.many)]
+    known = [body.unvarying(line) for line in lines]
+
+    def run(i: Number, loaded: Sequence[Mapping[int, Value]]) -> None:
+        now = [body.along(line, i, body.steps) for line in lines]
+        parts = zip(now, known, loaded, strict=True)
+        results = [body.computed(n, how.lanes, k, None, given) for n, k, given in parts]
+        for k, rows in enumerate(zip(*results, strict=True), body.numbers["output", 0]):
+            place = now[0][k]
+            assert isinstance(place, Value)  # noqa: S101  # an address
+            fn.store(interleaved(fn, rows), place)
+
+    last = fn.sub(size, how.lanes)
+    ragged = how.row.size % how.lanes > 0
+    nothing: list[Mapping[int, Value]] = [{}] * how.many
+    end = [_varying(body, body.along(line, last, body.steps)) for line in lines] if ragged else nothing
+    with fn.loop(0, fn.sub(size, fn.mod(size, how.lanes)), how.lanes) as (i, _):
+        run(i, nothing)
+    if ragged:
+        run(last, end)
+
+
+def interleaved(fn: Function, rows: Sequence[Value]) -> Value:
+    """Return the first lane of each vector, then the second of each, and so on, as one vector."""
+    element, lanes = parts(rows[0].type)
+    width = 1 << (len(rows) - 1).bit_length()
+    padded = [*rows, *[Value("poison", rows[0].type)] * (width - len(rows))]
+    while len(padded) > 1:
+        a = padded[0]
+        length = 2 * parts(a.type)[1]
+        pairs = zip(padded[::2], padded[1::2], strict=True)
+        padded = [_shuffled(fn, x, y, range(length), vector(element, length)) for x, y in pairs]
+    order = [n * lanes + lane for lane in range(lanes) for n in range(len(rows))]
+    whole = padded[0]
+    none = Value("poison", whole.type)
+    return _shuffled(fn, whole, none, order, vector(element, len(order)))
 
 
 def _varying(body: Body, places: Sequence[Number]) -> dict[int, Value]:

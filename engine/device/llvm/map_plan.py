@@ -51,7 +51,9 @@ class Plan:
     which the last one or two are those of the blocks. inner: strides along the row, of which ``row`` are cut.
     tile: strides along the second axis of a tile, ``column`` the blocks of it; None: by rows.
     lanes: elements to a vector. unroll: how many vectors a round. masks: whether a row shorter than a vector
-    is one masked vector, else it goes element by element.
+    is one masked vector, else it goes element by element. many: how many neighbours in the memory of the
+    outputs are computed with each element of the row, and interleaved; group: the strides from one to the
+    next.
     """
 
     operands: tuple[Operand, ...]
@@ -64,6 +66,8 @@ class Plan:
     lanes: int
     unroll: int
     masks: bool
+    group: tuple[int, ...]
+    many: int
     threads: int
 
 
@@ -78,12 +82,11 @@ def plan(step: Step, target: Target) -> Plan:
     lanes = lanes_for(spec.exprs, operands, target)
     cycles = cycles_of(spec.exprs)
     axes = axes or [(1, (0,) * len(operands))]
-    best = min(range(len(axes)), key=lambda a: (_row_cost(axes[a], operands, lanes, cycles), -a))
+    costs = [_row_cost(axes, a, operands, lanes, cycles) for a in range(len(axes))]
+    best = min(range(len(axes)), key=lambda a: (costs[a], -a))
     side = tile_side(operands)
     across = _across(axes, operands, side)
-    if across is not None and _tile_cost(axes, across, operands, side, cycles) < _row_cost(
-        axes[best], operands, lanes, cycles
-    ):
+    if across is not None and _tile_cost(axes, across, operands, side, cycles) < costs[best]:
         return _tiled(axes, across, operands, starts, side, cycles)
     return _by_rows(axes, best, operands, starts, lanes, cycles, spec.exprs, target)
 
@@ -147,17 +150,27 @@ def cycles_of(exprs: Sequence[Expr]) -> float:
     return sum(CYCLES.get(node.op, 1.0) * (1 if node.dtype.itemsize < 8 else 4) for node in nodes)
 
 
-def _row_cost(
-    axis: tuple[int, tuple[int, ...]], operands: Sequence[Operand], lanes: int, cycles: float
-) -> float:
-    size, steps = axis
+def _row_cost(axes: Axes, at: int, operands: Sequence[Operand], lanes: int, cycles: float) -> float:
+    size, steps = axes[at]
     used = -(-size // lanes) * lanes / size  # lanes computed for each that is wanted
+    woven = _neighbours(axes, at, operands, lanes) is not None
     memory = sum(
-        used / lanes if step in (0, 1) else 1.3
+        used / lanes if step in (0, 1) else 2.5 / lanes if woven and operand.kind == "output" else 1.3
         for step, operand in zip(steps, operands, strict=True)
         if operand.kind != "index" and (step or operand.kind == "output")
     )
     return memory + used * cycles / lanes + 16 / size
+
+
+def _neighbours(axes: Axes, at: int, operands: Sequence[Operand], lanes: int) -> int | None:
+    """Return a short axis that lies within a row's steps in the outputs: the channels of an image, say."""
+    size, steps = axes[at]
+    outputs = [k for k, operand in enumerate(operands) if operand.kind == "output"]
+    for a, (count, along) in enumerate(axes):
+        fits = all(along[k] == 1 and steps[k] == count for k in outputs)
+        if a != at and count in (2, 3, 4) and fits and size >= lanes > 1:
+            return a
+    return None
 
 
 def tile_side(operands: Sequence[Operand]) -> int:
@@ -222,10 +235,12 @@ def _by_rows(
     target: Target,
 ) -> Plan:
     size, steps = axes[at]
+    group = _neighbours(axes, at, operands, lanes)
+    many, woven = axes[group] if group is not None else (1, (0,) * len(operands))
     dense = all(s in (0, 1) for s, o in zip(steps, operands, strict=True) if o.kind != "index")
     most = unroll_for(exprs, lanes, target) if dense else 1
     unroll = min(most, 1 << max(size // lanes, 1).bit_length() - 1)
-    outer = _without(axes, (at,), len(operands))
+    outer = _without(axes, (at, group), len(operands))
     row = Block.of_row(size)
     if row.count > 1:
         outer = [*outer, row.axis(steps)]
@@ -235,9 +250,20 @@ def _by_rows(
     dtypes = [o.dtype for o in operands if o.kind != "index"]
     narrow = min((d.itemsize for d in dtypes), default=4) < 4
     masks = target.vector >= 32 and dense and (not narrow or target.vector == 64)
-    none = Block(1, 1)
     return Plan(
-        operands, tuple(starts), outer, steps, row, None, none, lanes, unroll, masks and lanes > 1, threads
+        operands,
+        tuple(starts),
+        outer,
+        steps,
+        row,
+        None,
+        Block(1, 1),
+        lanes,
+        unroll,
+        masks and lanes > 1,
+        woven,
+        many,
+        threads,
     )
 
 
@@ -251,10 +277,11 @@ def _tiled(
     total = prod(s for s, _ in axes)
     units = prod(s for s, _ in outer)
     threads = threads_for(_nbytes(axes, operands), total * cycles / side, units)
-    return Plan(operands, tuple(starts), outer, steps, row, along, column, side, 1, False, threads)
+    none = (0,) * len(operands)
+    return Plan(operands, tuple(starts), outer, steps, row, along, column, side, 1, False, none, 1, threads)
 
 
-def _without(axes: Axes, gone: Sequence[int], operands: int) -> Axes:
+def _without(axes: Axes, gone: Sequence[int | None], operands: int) -> Axes:
     rest = [axis for a, axis in enumerate(axes) if a not in gone]
     return merged([size for size, _ in rest], [[steps[k] for _, steps in rest] for k in range(operands)])
 

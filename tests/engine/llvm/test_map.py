@@ -17,7 +17,7 @@ from graphdoc.engine.program import Buffer, Step, View, whole
 from tests.engine.llvm.native import AVX512, SSE2, dressed, run
 from tests.engine.llvm.views_of import numbers, views
 
-TARGETS = {"host": host_target(), "512": dressed(AVX512), "128": dressed(SSE2)}
+TARGETS = {"host": host_target(), "512": dressed(AVX512), "128": dressed(SSE2), "plain": SSE2}
 SIZES = st.sampled_from((1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 40, 64, 67))
 
 
@@ -39,7 +39,7 @@ def check(step: Step, target: Target, threads: int, seed: int = 0) -> int:
     if kernel is None:
         assert any(0 in view.shape for view in step.outputs)
         return 0
-    run(kernel, step, memory, min(threads, kernel.threads))
+    run(kernel, step, memory, min(threads, kernel.threads), target)
     for view in step.outputs:
         np.testing.assert_array_equal(memory[view.buffer], wanted[view.buffer])
     return kernel.threads
@@ -102,6 +102,9 @@ def test_any_views(step: Step, target: str, threads: int, seed: int) -> None:
     [
         ((1, 3, 40, 50), (0, 2, 3, 1)),
         ((1, 40, 50, 3), (0, 3, 1, 2)),
+        ((2, 40, 51), (2, 1, 0)),
+        ((4, 9, 70), (1, 2, 0)),
+        ((3, 9000), (1, 0)),
         ((2, 70, 9, 13), (0, 2, 3, 1)),
         ((130, 200), (1, 0)),
         ((12, 65, 64), (1, 0, 2)),
@@ -114,6 +117,26 @@ def test_transposes(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, 
     source = whole(Buffer("x", dtype, int(np.prod(shape))), shape).permuted(order)
     out = whole(Buffer("y", dtype, source.size), source.shape)
     check(Step(Map((load(0, dtype),)), (source,), (out,)), TARGETS[target], 3)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+@pytest.mark.parametrize("pixels", [5, 8, 19, 300, 9001])
+def test_channels_are_woven(channels: int, pixels: int) -> None:
+    """Images from planes to pixels: each channel with numbers of its own, and results of two dtypes."""
+    planes = whole(Buffer("x", F32, channels * pixels), (channels, pixels)).permuted((1, 0))
+    shift = View(Buffer("s", F32, channels), (pixels, channels), (0, 1))
+    pixel = apply("sub", load(0, F32), apply("sqrt", load(1, F32)))
+    exprs = (pixel, cast(apply("add", pixel, cast(index(1), F32)), F16))
+    outputs = tuple(whole(Buffer("y", e.dtype, planes.size), planes.shape) for e in exprs)
+    check(Step(Map(exprs), (planes, shift), outputs), host_target(), 2)
+
+
+def test_woven_in_place() -> None:
+    """All neighbours are read before one is written, also where the last vector overlaps."""
+    x = whole(Buffer("x", F32, 3 * 77), (77, 3))
+    planes = whole(Buffer("p", F32, 3 * 77), (3, 77)).permuted((1, 0))
+    body = apply("add", apply("mul", load(0, F32), load(1, F32)), apply("sqrt", load(1, F32)))
+    check(Step(Map((body,)), (x, planes), (x,)), host_target(), 1)
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 8200, 50_001])

@@ -29,6 +29,7 @@ from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
+from graphdoc.surgeon.stubs import stripped_remark
 
 LATENCY_SECONDS = 0.15
 """Time spent on whole untapped runs of each side."""
@@ -134,11 +135,19 @@ def compare(
     rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
     evidence.changes = _changes(rows, ref, test)
     evidence.remarks += [pairs.remark] if pairs.remark else []
+    evidence.remarks += _stripped(ref, test)
     result = _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
     if errors is None:
         return result
     found = ranked(ref, fed.feeds, errors, measured.findings, passes=options.passes, budget=_budget(options))
     return with_ranking(result, found, options.passes)
+
+
+def _stripped(ref: Target, test: Target) -> list[str]:
+    """Return remarks on models whose weights were taken out."""
+    sides = {"": ref} if test is ref else {"A: ": ref, "B: ": test}
+    found = {side: stripped_remark(target.source.model) for side, target in sides.items()}
+    return [f"{side}{text}" for side, text in found.items() if text]
 
 
 def _changes(rows: Sequence[tuple[Finding, Judgement]], ref: Target, test: Target) -> dict[str, str]:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from graphdoc.engine.errors import ModelError
 from graphdoc.surgeon.lint import Fault, Severity, rule
+from graphdoc.surgeon.stubs import stubs
 from graphdoc.surgeon.subject import Subject
 from graphdoc.surgeon.weights import Held
 
@@ -34,6 +35,20 @@ def nan_weight(subject: Subject) -> Iterator[Fault]:
     for held, found in subject.ranges:
         if found.nan:
             yield Fault(_name(held), f"{found.nan} of {found.size} values are NaN")
+
+
+@rule(
+    "stripped-weight",
+    _WARNING,
+    harm="runtimes read zeros in its place",
+    mend="graphdoc weights restore MODEL --weights BEFORE -o OUT",
+)
+def stripped_weight(subject: Subject) -> Iterator[Fault]:
+    """A weight that was taken out so that the graph can be shared."""
+    found = [name for name, _, _ in stubs(subject.model)]
+    if found:
+        more = f", and so was what {len(found) - 1} others hold" if len(found) > 1 else ""
+        yield Fault(found[0], f"what it holds was stripped{more}")
 
 
 @rule(

@@ -43,6 +43,15 @@ def is_stripped(model: ir.Model) -> bool:
     return next(stubs(model), None) is not None
 
 
+def stripped_remark(model: ir.Model) -> str:
+    """Return what to say of results of a stripped model, "" for a whole one."""
+    count = sum(1 for _ in stubs(model))
+    if not count:
+        return ""
+    weights = f"{count} weights were" if count > 1 else "1 weight was"
+    return f"{weights} stripped: zeros stand in their place, and the values mean little"
+
+
 def refuse_stripped(model: ir.Model, what: str) -> None:
     """Raise ModelError for a stripped model. what: the work that needs the weights, in words."""
     found = next(stubs(model), None)

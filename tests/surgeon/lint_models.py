@@ -7,6 +7,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from graphdoc.surgeon.model import open_source
+from graphdoc.surgeon.stripping import strip
 from tests.surgeon import build
 
 Make = Callable[[], onnx.ModelProto]
@@ -183,6 +185,7 @@ pair(
 # Weights
 
 pair("nan-weight", lambda: build.add([1, np.nan]), build.add)
+pair("stripped-weight", lambda: strip(open_source(build.add()))[0], build.add)
 pair("inf-weight", lambda: build.add([1, -np.inf]), lambda: build.add([1, -1e4]))
 pair("fp16-overflow", lambda: build.add([1, 7e4]), lambda: build.add([1, 65504]))
 

@@ -133,8 +133,29 @@ def test_a_stripped_model_runs_and_compares(
     save(load(strip(open_source(whole))[0]), bare)
 
     assert cli.run(["compare", str(bare)]) == 0
+    assert "4 weights were stripped: zeros stand in their place" in capsys.readouterr().out
     assert cli.run(["run", str(bare), "--runner", "engine"]) == 0
-    assert "Traceback" not in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert (
+        said.err == "note: 4 weights were stripped: zeros stand in their place, and the values mean little\n"
+    )
+    assert "note" not in said.out
+    assert cli.run(["lint", str(bare)]) == 0
+    assert "stripped-weight" in capsys.readouterr().out
+
+
+def test_which_side_is_stripped_is_said(
+    whole: onnx.ModelProto, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole model has no such remark."""
+    paths = [tmp_path / name for name in ("whole.onnx", "bare.onnx")]
+    onnx.save(whole, paths[0])
+    save(load(strip(open_source(whole))[0]), paths[1])
+
+    assert cli.run(["compare", *map(str, paths), "--test", "ort"]) == 1
+    assert "B: 4 weights were stripped" in capsys.readouterr().out
+    assert cli.run(["compare", str(paths[0])]) == 0
+    assert "stripped" not in capsys.readouterr().out
 
 
 def test_a_sparse_weight_that_is_no_stub(tmp_path: pathlib.Path) -> None:

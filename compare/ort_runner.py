@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from types import TracebackType
@@ -104,19 +104,20 @@ class OrtRunner:
         """See Runner.run."""
         self._ready()
         started = time.perf_counter()
-        wanted = frozenset(taps)
         main = self._main
-        local = main.local(wanted)
-        fixed = [*main.needed(wanted), *self._target.outputs]
-        values: Values = {}
-        cut = False
-        for part in _parts(local, budget):
-            values.update(main.run(feeds, [*part, *fixed]))
-            cut = budget is not None and nbytes(list(values.values())) >= budget
-            if cut:
-                break
-        if self._factory.times and not self._is_timed:
-            self._repeat(feeds, time.perf_counter() - started)
+        sizes = _known(main.open_tapped().sizes(feeds))
+        left = list(taps)
+        wanted = frozenset(left if budget is None else _within(left, sizes, budget))
+        cut = len(wanted) < len(frozenset(left))
+        names = [*main.local(wanted), *main.needed(wanted), *self._target.outputs]
+        total = sum(sizes.get(name, 0) for name in main.layers)
+        asked = sum(sizes.get(name, 0) for name in set(names))
+        if total > HELD and asked < 0.8 * total:
+            values = main.run_alone(feeds, names)
+        else:
+            values = main.run(feeds, names)
+            if self._factory.times and not self._is_timed:
+                self._repeat(feeds, time.perf_counter() - started)
         nested = Nested(wanted)
         nested.descend(main, {**feeds, **values})
         return Run({**values, **nested.found}, main.timings(), nested.unreachable, cut)
@@ -170,6 +171,9 @@ class OrtRunner:
         self.__dict__.pop("_untouched", None)
 
 
+HELD = 128 << 20
+"""Bytes of all values of a model from which on a session holds no more of them than are asked for."""
+
 PORTION = 64 << 20
 """Bytes of values that layers compute from given ones at a time."""
 
@@ -188,10 +192,27 @@ def _portions(names: Collection[str], given: Values) -> Iterator[list[str]]:
         yield part
 
 
-def _parts(names: list[str], budget: int | None) -> list[list[str]]:
-    """Return the names in parts that a memory budget can stop between."""
-    size = max(1, len(names)) if budget is None else 256
-    return [names[i : i + size] for i in range(0, len(names), size)] or [[]]
+def _known(sizes: Mapping[str, int | None]) -> dict[str, int]:
+    """Return the size of every value; what is not known counts as the mean of the others."""
+    known = [size for size in sizes.values() if size is not None]
+    mean = sum(known) // len(known) if known else 0
+    return {name: mean if size is None else size for name, size in sizes.items()}
+
+
+def _within(names: Sequence[str], sizes: Mapping[str, int], budget: int) -> list[str]:
+    """Return the first names whose values fit the budget, one at least that lies in the main graph.
+
+    What subgraphs compute counts nothing: it is as large as ONNX Runtime finds it.
+    """
+    used = counted = 0
+    for place, name in enumerate(names):
+        if name not in sizes:
+            continue
+        used += sizes[name]
+        if used > budget and counted:
+            return list(names[:place])
+        counted += 1
+    return list(names)
 
 
 def _open(name: str, target: Target, options: RunnerOptions, provider: str, remedy: str) -> OrtRunner:

@@ -1,6 +1,7 @@
 """ONNX Runtime sessions: opening, running, reading the profile; its errors in our words."""
 
 import json
+import math
 import pathlib
 import re
 import tempfile
@@ -64,6 +65,14 @@ class OrtSession:
         results = self._session.run_with_ort_values(names, feeds, options)
         return {name: from_ort(value) for name, value in zip(names, results, strict=True)}
 
+    def sizes(self, feeds: Mapping[str, Any]) -> dict[str, int | None]:
+        """Return the bytes of every output as ONNX Runtime infers its shape; None where it cannot."""
+        symbols: dict[str, int] = {}
+        for value in self._session.get_inputs():
+            given = getattr(feeds.get(value.name), "shape", ())
+            symbols.update((d, n) for d, n in zip(value.shape, given, strict=False) if isinstance(d, str))
+        return {value.name: _bytes(value, symbols) for value in self._session.get_outputs()}
+
     def close(self) -> None:
         """End profiling that nobody read, and remove its folder."""
         if self._profile is not None:
@@ -80,6 +89,24 @@ class OrtSession:
         self._profile.cleanup()
         self._profile = None
         return least_seconds(events, graph)
+
+
+_WIDTHS = {
+    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float", "int32", "uint32"), 4),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    "complex128": 16,
+}
+"""Bytes of an element; 1 for all others."""
+
+
+def _bytes(value: Any, symbols: Mapping[str, int]) -> int | None:
+    """Return the size of a tensor; None for what is none, and where a dimension is not known."""
+    kind = re.fullmatch(r"tensor\((\w+)\)", value.type)
+    sizes = [symbols.get(d) if isinstance(d, str) else d for d in value.shape or ()]
+    if kind is None or any(size is None or size < 0 for size in sizes):
+        return None
+    return math.prod(size for size in sizes if size is not None) * _WIDTHS.get(kind[1], 1)
 
 
 def least_seconds(events: list[dict[str, Any]], graph: onnx.GraphProto) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Runners: the same values by the same names from all of them, inside subgraphs too."""
 
+from itertools import pairwise
 from typing import Any
 
 import ml_dtypes
@@ -231,3 +232,41 @@ def test_isolated_layers_run_in_portions(monkeypatch):
     assert all(np.array_equal(value, whole[name]) for name, value in found)
     proto = derived.isolated(target.proto, target.proto.graph, {}, {}, ["v1"])
     assert [tensor.name for tensor in proto.graph.initializer] == ["w0"]
+
+
+def wide(length: int = 6):
+    """Return a chain whose values take 1 kB each, after a branch that is not taken."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (bool c, float[256] x) => (float[256] y) {
+            s = If (c) <then_branch = t () => (float[256] u) { u = Neg (x) },
+                        else_branch = e () => (float[256] v) { v = Abs (x) }>
+            BODY
+        }
+    """
+    names = ["s", *(f"a{n}" for n in range(length - 1)), "y"]
+    body = "\n".join(f"{b} = Sin ({a})" for a, b in pairwise(names))
+    return parser.parse_model(text.replace("BODY", body))
+
+
+@pytest.mark.parametrize("budget", [1, 1024, 2048, 3000, 10**9])
+def test_a_budget_holds_no_more_than_fits(budget, monkeypatch):
+    """Run by run all taps come, as without a budget; a value of a branch not taken holds nothing up."""
+    from graphdoc.compare import ort_runner
+
+    monkeypatch.setattr(ort_runner, "HELD", 0)
+    target = Target(open_source(wide()))
+    feeds = {"c": np.array(True), "x": np.linspace(0, 1, 256, dtype=np.float32)}
+    left = [point.key for point in target.points]
+    with open_runner("ort", target) as runner:
+        whole = runner.run(feeds, left).values
+        found = {}
+        while left:
+            run = runner.run(feeds, left, budget=budget)
+            fresh = [key for key in left if key in run.values and key != "y"]
+            assert sum(run.values[key].nbytes for key in fresh if "/" not in key) <= max(budget, 1024)
+            found |= run.values
+            reached = max((left.index(key) for key in fresh), default=len(left) - 1)
+            left = left[reached + 1 :] if run.cut else []
+    assert {*found} == {*whole}
+    assert all(np.array_equal(value, whole[key]) for key, value in found.items())

@@ -23,7 +23,7 @@ from graphdoc.engine.device.llvm.builder import (
 )
 from graphdoc.engine.device.llvm.rows_along import ramp
 from graphdoc.engine.device.llvm.rows_fold import Fold
-from graphdoc.engine.device.llvm.rows_frame import blocks
+from graphdoc.engine.device.llvm.rows_frame import blocks, up_to_lane
 from graphdoc.engine.device.llvm.rows_softmax import NUMBERS, RowScalars, falling_exp
 from graphdoc.engine.expr import F32, leaves, load
 from graphdoc.engine.kernels.attention import Attention
@@ -139,9 +139,9 @@ class _Emitter:
             sums = self._tile(queries, along, self.keys.column(t), self.size["d"], unroll, self.vectors)
             self._put(sums, fn.at(self.scores, t, "float"), self.wide)
         with fn.loop(0, self.rows) as (row, _):
-            self._softmax(
-                pointers, fn.add(first, row), fn.at(self.scores, fn.mul(row, self.wide), "float"), row
-            )
+            self._score_row(pointers, fn.add(first, row), row)
+        with fn.loop(0, self.rows) as (row, _):
+            self._powers_of_row(row)
         lines = self._lines(self.scores, self.wide)
         out = len(self.step.inputs)
         down, along = self.strides[out]
@@ -235,12 +235,12 @@ class _Emitter:
             place = fn.add(fn.mul(row, down), fn.mul(e, along))
             fn.store(value, fn.at(target, place, "float"))
 
-    # ---- softmax of one row ----------------------------------------------------------------------------
+    # ---- softmax of one row: in two loops over rows, so that the end of one row overlaps the next ---------
 
-    def _softmax(self, pointers: list[Value], s: Number, row: Value, number_in_block: Number) -> None:
-        """Turn a row of products into exponentials of scores, in place; note one over their sum."""
+    def _score_row(self, pointers: list[Value], s: Number, number_in_block: Number) -> None:
+        """Turn a row of products into scores, in place; note the largest."""
         fn, lanes = self.fn, self.lanes
-        top = Fold(fn, Reduction(NUMBERS, load(0, F32)), lanes, False)
+        row = fn.at(self.scores, fn.mul(number_in_block, self.wide), "float")
         extra = [
             fn.at(pointers[k], fn.mul(self.strides[k][0], s), scalar(self.views[k].dtype))
             for k in range(3, len(self.step.inputs))
@@ -251,17 +251,25 @@ class _Emitter:
             fn.store(value, fn.at(row, fn.add(t, chain * lanes), "float"))
             return value
 
-        peak = fn.splat(self._tops(top, score), lanes)
+        peak = self._tops(Fold(fn, Reduction(NUMBERS, load(0, F32)), lanes, False), score)
+        fn.store(peak, fn.at(self.sums, number_in_block, "float"))
+
+    def _powers_of_row(self, number_in_block: Number) -> None:
+        """Turn a row of scores into exponentials, in place; note one over their sum."""
+        fn, lanes = self.fn, self.lanes
+        row = fn.at(self.scores, fn.mul(number_in_block, self.wide), "float")
+        note = fn.at(self.sums, number_in_block, "float")
+        peak = fn.splat(fn.load("float", note), lanes)
         total = Fold(fn, Reduction("sum", load(0, F32)), lanes, False)
-        scalars = RowScalars(fn, lanes, self.target)
+        v = RowScalars(fn, lanes, self.target).lanes
         with fn.loop(0, self.wide, CHAINS * lanes, [total.start()] * CHAINS) as (t, sums):
             for chain in range(CHAINS):
                 place = fn.at(row, fn.add(t, chain * lanes), "float")
-                value = falling_exp(scalars.lanes, fn.binary("fsub", fn.load(peak.type, place), peak))
+                value = falling_exp(v, fn.binary("fsub", fn.load(peak.type, place), peak))
                 fn.store(value, place)
                 sums[chain] = total.add(sums[chain], [value])
         inverse = fn.binary("fdiv", floating(1, "float"), total.result(list(sums), across=True))
-        fn.store(inverse, fn.at(self.sums, number_in_block, "float"))
+        fn.store(inverse, note)
 
     def _tops(self, top: Fold, score: Callable[[Number, int, Value | None], Value]) -> Value:
         """Return the largest score of a row: rounds of four vectors, the last one active in part."""
@@ -274,7 +282,7 @@ class _Emitter:
         found = list(tops)
         if self.t % step:
             for chain in range(CHAINS):
-                active = fn.first(fn.sub(fn.sub(t, main), chain * lanes), lanes)
+                active = up_to_lane(fn, fn.sub(fn.sub(t, main), chain * lanes), lanes)
                 found[chain] = top.add(found[chain], [score(main, chain, active)])
         return top.result(found, across=True)
 

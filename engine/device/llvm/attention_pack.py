@@ -62,10 +62,17 @@ class Panels:
             done = full
         else:
             done = 0
+        self._clear(full, self.padded(matrix.columns), 0)
+        self._clear(0, full, matrix.rows)
         self._each(done, matrix.columns, 0, matrix.rows, self._element(matrix))
-        zero = floating(0, "float")
-        self._each(matrix.columns, self.padded(matrix.columns), 0, self.depth, lambda c, r: zero)
-        self._each(0, matrix.columns, matrix.rows, self.depth, lambda c, r: zero)
+
+    def _clear(self, first: Number, last: Number, top: Number) -> None:
+        """Write zeros from a row on, vectors of columns at a time."""
+        fn, zero = self.fn, floating(0, vector("float", self.lanes))
+        with fn.loop(first, last, self.lanes) as (column, _):
+            target = self.column(column)
+            with fn.loop(top, self.depth) as (row, _):
+                fn.store(zero, fn.at(target, fn.mul(row, self.width), "float"))
 
     def _element(self, matrix: Matrix) -> Callable[[Value, Value], Value]:
         fn = self.fn

@@ -86,10 +86,20 @@ class Frame:
 
 def from_lane(fn: Function, first: Number, lanes: int) -> Value:
     """Return the mask of the lanes from ``first`` on."""
-    narrow = first if isinstance(first, int) else fn.op(f"trunc {first} to i32", "i32").name
+    return _compared(fn, "sge", first, lanes)
+
+
+def up_to_lane(fn: Function, count: Number, lanes: int) -> Value:
+    """Return the mask of the first ``count`` lanes."""
+    return _compared(fn, "slt", count, lanes)
+
+
+def _compared(fn: Function, test: str, limit: Number, lanes: int) -> Value:
+    """Compare the lanes' numbers in 32 bits, which is cheaper than in 64."""
+    narrow = limit if isinstance(limit, int) else fn.op(f"trunc {limit} to i32", "i32").name
     wide = fn.splat(Value(str(narrow), "i32"), lanes)
     ramp = ", ".join(f"i32 {k}" for k in range(lanes))
-    return fn.op(f"icmp sge <{lanes} x i32> <{ramp}>, {wide.name}", f"<{lanes} x i1>")
+    return fn.op(f"icmp {test} <{lanes} x i32> <{ramp}>, {wide.name}", f"<{lanes} x i1>")
 
 
 def chunk_of(length: int, block: int) -> int:

@@ -29,8 +29,8 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("rewrite", "apply rules"),
         Entry("weights", "prune, strip, restore, share"),
     ),
-    "Run it fast": (Entry("build", "programs and machine code in one file"),),
     "More": (
+        Entry("build", "a plan: the model as machine code in one file"),
         Entry("report", "what got better or worse between two results"),
         Entry("demo", "compare a real model end to end and write the report"),
         Entry("env", "CPU, GPU, runners, versions, caches"),

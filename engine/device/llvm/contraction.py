@@ -45,4 +45,4 @@ def tilings(step: Step, target: Target) -> list[Tile]:
     """Return the tiles worth trying, the best by count first."""
     spec, work = spec_of(step), work_of(step)
     lanes = target.lanes(spec.accumulate)
-    return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None)
+    return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None, products=codes(step))

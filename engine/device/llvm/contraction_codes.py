@@ -88,7 +88,9 @@ class CodesEmitter(Emitter):
         self.widened = f.at(self.totals, lines * self.tile.columns, "i32")
         self.d_m = f.dim(work.m)
         axes: Axes = [(self._pairs, (1, self.tile.columns))]
-        return CodeSums(self.precision, self.tile, (I32, I32), axes, gapped=False)
+        sums = CodeSums(self.precision, self.tile, (I32, I32), axes, gapped=False)
+        sums.unroll = 1  # products need registers of their own: LLVM would mix terms and run out of them
+        return sums
 
     def _scratch(self) -> int:
         lines = (self.tile.rows + (self._pairs if self.copied else 0)) * self.tile.columns

@@ -92,24 +92,27 @@ def work_of(step: Step) -> Work:
     )
 
 
-def tiles(m: int, n: int, lanes: int, target: Target, vectors: int | None = None) -> list[Tile]:
+def tiles(
+    m: int, n: int, lanes: int, target: Target, vectors: int | None = None, *, products: bool = False
+) -> list[Tile]:
     """Return the tiles worth trying for m rows and n columns, the best by count first.
 
-    vectors: how many each row must have, where b is already packed in panels of that width.
+    vectors: how many each row must have, where b is already packed in panels of that width. products: whether
+        a product needs a register of its own before it is added.
     """
     m = max(m, 1)
-    found = [t for t in _fitting(m, n, lanes, target) if vectors in (None, t.vectors)]
+    found = [t for t in _fitting(m, n, lanes, target, products) if vectors in (None, t.vectors)]
     if not found:
         found = [Tile(1, vectors or 1, lanes)]
     return sorted(found, key=lambda t: (_cost(t, m, n), -t.rows * t.vectors, t.rows))
 
 
-def _fitting(m: int, n: int, lanes: int, target: Target) -> Iterator[Tile]:
+def _fitting(m: int, n: int, lanes: int, target: Target, products: bool) -> Iterator[Tile]:
     """Yield the tiles whose sums, one line of b and one element of a fit the registers."""
     most = max(1, -(-n // lanes))
     for rows in range(1, min(m, target.registers) + 1):
         for vectors in range(1, min(most, 8) + 1):
-            operands = min(rows, vectors) + 1
+            operands = vectors + 2 if products else min(rows, vectors) + 1
             if rows * vectors + operands <= target.registers - (target.registers > 16):
                 yield Tile(rows, vectors, lanes)
 

@@ -6,6 +6,7 @@ values with 40 digits); their relative errors, below 2^-25, hide behind the roun
 through everything; infinities, -0.0 and subnormal numbers give what the C library gives.
 """
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from math import inf, nan
@@ -57,6 +58,15 @@ def minimum(v: Lanes, a: Value, b: Value) -> Value:
     return smaller if _is_constant(a) else v.select(v.compare("uno", a, a), a, smaller)
 
 
+def divide(v: Lanes, a: Value, b: Value) -> Value:
+    """Return a ÷ b; by a constant power of 2 as a product, which is the same."""
+    bits = 0 if b.name.startswith("%") else _bits(b)
+    normal = 1 - 126 <= ((bits >> 52) & 0x7FF) - 1023 <= 126
+    if bits & ((1 << 52) - 1) or not normal:
+        return v.fn.binary("fdiv", a, b)
+    return v.mul(a, math.copysign(2.0 ** (1023 - ((bits >> 52) & 0x7FF)), -(bits >> 63) + 0.5))
+
+
 def sign(v: Lanes, a: Value) -> Value:
     """Return -1, 0 or 1; NaN of NaN."""
     zero = v.select(v.compare("oeq", a, 0.0), 0.0, a)
@@ -69,8 +79,12 @@ def _is_constant(a: Value) -> bool:
 
 
 def _is_nan(a: Value) -> bool:
-    bits = int(a.name.removeprefix("splat (").removesuffix(")").split()[-1][2:], 16)
-    return bits & ((1 << 63) - 1) > 0x7FF << 52
+    return _bits(a) & ((1 << 63) - 1) > 0x7FF << 52
+
+
+def _bits(a: Value) -> int:
+    """Return the bits, as float64, of a constant of float32 or float64."""
+    return int(a.name.removeprefix("splat (").removesuffix(")").split()[-1][2:], 16)
 
 
 # ---- remainders ----------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ RULES: dict[str, Row] = {
     "add": _anything(_op("fadd"), _op("add"), bools=_op("or")),
     "sub": _anything(_op("fsub"), _op("sub")),
     "mul": _anything(_op("fmul"), _op("mul"), bools=_op("and")),
-    "div": _anything(_op("fdiv"), math_integer.divide, math_integer.divide_unsigned),
+    "div": _anything(math_float.divide, math_integer.divide, math_integer.divide_unsigned),
     "mod": _anything(math_float.modulo, math_integer.modulo, math_integer.remainder_unsigned),
     "fmod": _anything(math_float.remainder, math_integer.remainder, math_integer.remainder_unsigned),
     "pow": _anything(math_float.power, math_integer.power, math_integer.power_unsigned),

@@ -397,3 +397,16 @@ def test_bounds_follow_constants() -> None:
     assert within(clamped, np.dtype(np.int8))
     assert not within(clamped, np.dtype(np.uint8))
     assert not within(expr.const(math.nan, F32), np.dtype(np.int8))
+
+
+@pytest.mark.parametrize(
+    "divisor", [1.0, 2.0, -8.0, 0.25, 3.0, 0.0, -0.0, math.inf, 2.0**126, 2.0**-126, 2.0**127, 1e-45]
+)
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_division_by_constants(divisor: float, dtype: Dtype) -> None:
+    """A power of 2 is multiplied by its inverse: the same bits, subnormal results among them."""
+    x = np.concatenate([SPECIAL.astype(dtype), numbers(np.random.default_rng(6), 3000, dtype)])
+    root = apply("div", load(0, dtype), expr.const(divisor, dtype))
+    (got,) = compute([root], [x], 8, host_target())
+    same(got, wanted(root, [x]))
+    same(np.signbit(got), np.signbit(wanted(root, [x])) if divisor else np.signbit(got))

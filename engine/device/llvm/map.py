@@ -13,7 +13,7 @@ from graphdoc.engine.device.llvm.builder import (
     scalar,
     vector,
 )
-from graphdoc.engine.device.llvm.map_plan import Plan, plan, turned
+from graphdoc.engine.device.llvm.map_plan import SPACED, Plan, plan, turned
 from graphdoc.engine.device.llvm.scalar import Scalars
 from graphdoc.engine.device.llvm.walk import Odometer
 from graphdoc.engine.expr import DTYPES, Expr, postorder
@@ -51,7 +51,7 @@ class Body:
         count = sum(operand.kind != "index" for operand in how.operands)
         self.bases: list[Number] = [self._at(k, self.fn.argument(k), how.starts[k]) for k in range(count)]
         self.bases += [self.fn.dim(start) for start in how.starts[count:]]
-        self.steps: list[Number] = [s if s in (0, 1) else self.fn.dim(s) for s in how.inner]
+        self.steps: list[Number] = [s if 0 <= s <= SPACED else self.fn.dim(s) for s in how.inner]
         self.numbers = {(o.kind, o.place): k for k, o in enumerate(how.operands)}
 
     def _at(self, k: int, base: Value, start: int) -> Number:
@@ -123,6 +123,8 @@ class Body:
         if step == 1:
             kind = vector(element, lanes)
             return fn.load_first(kind, place, mask) if mask else fn.load(kind, place)
+        if isinstance(step, int):
+            return spaced(fn, place, element, lanes, step)
         kind = vector(element, lanes)
         whole = Value("poison", kind)
         for lane in range(lanes):
@@ -167,6 +169,19 @@ class Body:
 
     def _varies(self, leaf: Expr) -> bool:
         return leaf.op in ("input", "index") and self.plan.inner[self.numbers[leaf.op, leaf.attr]] != 0
+
+
+def spaced(fn: Function, place: Value, element: str, lanes: int, step: int) -> Value:
+    """Return every ``step``-th element from an address on: ``step`` vectors read, none past the last one."""
+    kind, span = vector(element, lanes), (lanes - 1) * step + 1
+    starts = [min(n * lanes, span - lanes) for n in range(step)]
+    source = [min(lane * step // lanes, step - 1) for lane in range(lanes)]
+    whole = Value("poison", kind)
+    for n, start in enumerate(starts):
+        read = fn.load(kind, fn.at(place, start, element))
+        lane_of = [lanes + lane * step - start if source[lane] == n else lane for lane in range(lanes)]
+        whole = _shuffled(fn, whole, read, lane_of, kind)
+    return whole
 
 
 def constant_parts(exprs: Sequence[Expr], varies: Callable[[Expr], bool]) -> list[Expr]:

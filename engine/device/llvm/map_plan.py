@@ -27,6 +27,9 @@ WIDE = {
 }
 """Registers that an operation on one vector needs while it runs, its arguments among them; all others 1."""
 
+SPACED = 4
+"""Up to this stride inputs are read as whole vectors, of which some lanes are taken."""
+
 TILE = 64
 """Elements along each side of what a unit transposes."""
 
@@ -154,8 +157,16 @@ def _row_cost(axes: Axes, at: int, operands: Sequence[Operand], lanes: int, cycl
     size, steps = axes[at]
     used = -(-size // lanes) * lanes / size  # lanes computed for each that is wanted
     woven = _neighbours(axes, at, operands, lanes) is not None
+
+    def moved(step: int, operand: Operand) -> float:
+        if step in (0, 1):
+            return used / lanes
+        output = operand.kind == "output"
+        vectors = (woven if output else 0 < step <= SPACED) and size >= lanes > 1
+        return 1.3 if not vectors else 2.5 / lanes if output else 2 * step / lanes
+
     memory = sum(
-        used / lanes if step in (0, 1) else 2.5 / lanes if woven and operand.kind == "output" else 1.3
+        moved(step, operand)
         for step, operand in zip(steps, operands, strict=True)
         if operand.kind != "index" and (step or operand.kind == "output")
     )

@@ -11,15 +11,42 @@ WHOLE_ARENA = "arena"
 
 
 class Extent(NamedTuple):
-    """Bytes from ``low`` to before ``high`` of one memory: the arena, or a buffer outside it."""
+    """A view's bytes, from ``low`` to before ``high`` of one memory: the arena, or a buffer outside it."""
 
     memory: Any
     low: int
     high: int
+    view: View
 
     def meets(self, other: "Extent") -> bool:
-        """Whether both share a byte."""
-        return self.memory is other.memory and self.low < other.high and other.low < self.high
+        """Whether both may share a byte."""
+        overlap = self.memory is other.memory and self.low < other.high and other.low < self.high
+        return overlap and not apart(self.view, other.view)
+
+
+def apart(a: View, b: View) -> bool:
+    """Whether two views of one buffer are seen to share no element although they span the same stretch.
+
+    So lie the channels of two images that are joined, or the left border of an image beside its middle: seen
+    modulo some stride, each view keeps to a range of its own.
+    """
+    if a.buffer is not b.buffer:
+        return False
+    for modulus in {s for n, s in zip(a.shape, a.strides, strict=True) if n > 1 and s > 1}:
+        first, second = _range(a, modulus), _range(b, modulus)
+        if first and second and (first[1] <= second[0] or second[1] <= first[0]):
+            return True
+    return False
+
+
+def _range(view: View, modulus: int) -> tuple[int, int] | None:
+    """Return the range of a view's elements modulo a number, None where they take no range of it."""
+    axes = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n > 1]
+    width = 1 + sum((n - 1) * s for n, s in axes if s % modulus)
+    first = view.offset % modulus
+    if any(s < 0 for _, s in axes) or first + width > modulus:
+        return None
+    return first, first + width
 
 
 def extent(view: View, plan: MemoryPlan) -> Extent:
@@ -27,9 +54,9 @@ def extent(view: View, plan: MemoryPlan) -> Extent:
     low, high = (e * view.dtype.itemsize for e in view.extent)
     buffer = view.buffer
     if buffer.kind is not Kind.INNER or low == high:
-        return Extent(buffer, low, high)
+        return Extent(buffer, low, high, view)
     base = plan.offsets[buffer]
-    return Extent(WHOLE_ARENA, base + low, base + high)
+    return Extent(WHOLE_ARENA, base + low, base + high, view)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,9 @@ from graphdoc.engine.program import Program, Step
 _LARGE = 1 << 15
 """Bytes from which it pays to let an output start on a cache line."""
 
+_EMITTED = 4096
+"""Kernels to remember; writing one takes milliseconds, and programs share most of theirs."""
+
 _CONTIGUOUS_ALIGNED = 0x101
 """NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED among the flags of an array."""
 
@@ -66,14 +69,22 @@ def _threads(wanted: int, target: Target) -> int:
 
 def kernels(program: Program, target: Target) -> list[Kernel | None]:
     """Return the kernel of each step, None for those that their specification itself computes."""
-    known: dict[Any, Kernel | None] = {}
+    known = _emitted(target)
     found = []
     for step in program.steps:
         key = likeness(step, None)
         if key not in known:
+            if len(known) >= _EMITTED:
+                known.clear()
             known[key] = emit(step, target)
         found.append(known[key])
     return found
+
+
+@cache
+def _emitted(target: Target) -> dict[Any, Kernel | None]:
+    """Return the kernels that this process has emitted, by what steps that share one have in common."""
+    return {}
 
 
 class CpuExecutable:

@@ -12,7 +12,7 @@ from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.memory import LINE, MemoryPlan, lifetimes, plan
 from graphdoc.engine.memory_check import check_plan, peak
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
-from graphdoc.engine.schedule import barriers
+from graphdoc.engine.schedule import apart, barriers
 from tests.engine import random_programs
 
 EXP = Map((ex.apply("exp", ex.load(0, ex.F32)),))
@@ -207,3 +207,37 @@ def test_steps_of_one_thread_need_no_barrier_among_themselves() -> None:
     assert list(barriers(program.steps, memory, [1] * 5)) == [False] * 5
     assert list(barriers(program.steps, memory, [1, 1, 2, 1, 1])) == [False, False, True, True, False]
     assert list(barriers(program.steps, memory, [2] * 5)) == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_views_called_apart_share_nothing(seed: int) -> None:
+    """Random views of one buffer, joined channels and borders among them."""
+    rng = np.random.default_rng(seed)
+    image = whole(Buffer("b", ex.F32, 6 * 7 * 8), (6, 7, 8))
+    views = []
+    for _ in range(2):
+        view = image
+        for axis in range(3):
+            count = int(rng.integers(1, view.shape[axis] + 1))
+            start = int(rng.integers(0, view.shape[axis] - count + 1))
+            step = 2 if count > 2 and rng.random() < 0.3 else 1
+            view = view.sliced(axis, start, -(-count // step), step)
+        views.append(view.permuted(rng.permutation(3).tolist()))
+    a, b = views
+    shared = np.intersect1d(*(np.unique(v.array(np.arange(336))) for v in views)).size
+
+    assert not (apart(a, b) and shared)
+    assert apart(a, b) == apart(b, a) or not shared
+
+
+def test_joined_channels_and_borders_are_apart() -> None:
+    """What needs no barrier although the stretches overlap."""
+    image = whole(Buffer("b", ex.F32, 6 * 7 * 8), (6, 7, 8))
+    other = whole(Buffer("c", ex.F32, 6 * 7 * 8), (6, 7, 8))
+
+    assert apart(image.sliced(2, 0, 3), image.sliced(2, 3, 5))
+    assert apart(image.sliced(1, 0, 1), image.sliced(1, 1, 5))
+    assert apart(image.sliced(1, 6, 1).permuted((2, 0, 1)), image.sliced(1, 1, 5))
+    assert not apart(image.sliced(2, 0, 4), image.sliced(2, 3, 5))
+    assert not apart(image.sliced(2, 0, 3), other.sliced(2, 3, 5))
+    assert not apart(image, image)

@@ -1,0 +1,82 @@
+"""The short way through a model that is one program: the same numbers, and only where it holds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from graphdoc.engine.errors import InputError
+from graphdoc.engine.level1 import Compiled, compiled
+from graphdoc.session import Session
+from graphdoc.surgeon.model import open_source
+
+ADD = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3] x, float[3] b) => (float[N,3] y, float[N,3] z) {
+    y = Add (x, b)
+    z = Mul (y, y) }"""
+
+BRANCH = """<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[4] x) => (float[4] y) {
+    y = If (c) <
+        then_branch = a () => (float[4] t) { t = Neg (x) },
+        else_branch = b () => (float[4] e) { e = Abs (x) }
+    > }"""
+
+COUNTED = """<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (int64[1,M] y) {
+    y = NonZero (x) }"""
+
+
+def model(text: str) -> Compiled:
+    """Return a compiled model."""
+    return compiled(open_source(parser.parse_model(text)).model, threads=1)
+
+
+def arrays(n: int) -> dict[str, Any]:
+    """Return feeds of ADD for a batch of n."""
+    rng = np.random.default_rng(n)
+    return {"x": rng.standard_normal((n, 3)).astype(np.float32), "b": np.ones(3, np.float32)}
+
+
+def test_other_shapes_and_dtypes_go_the_long_way() -> None:
+    """Each run gives what NumPy does, whatever ran before it."""
+    runs = model(ADD)
+    assert runs.quick(arrays(2)) is None
+    for n in (2, 2, 5, 2, 7, 5):
+        feeds = arrays(n)
+        found = runs.run(feeds)
+        np.testing.assert_array_equal(found["y"], feeds["x"] + 1)
+        np.testing.assert_array_equal(found["z"], (feeds["x"] + 1) ** 2)
+        again = runs.quick(feeds)
+        assert again is not None
+        np.testing.assert_array_equal(again["z"], found["z"])
+    assert runs.quick(arrays(3)) is None
+    assert runs.quick({**arrays(5), "more": np.zeros(1)}) is None
+    assert runs.quick({"x": arrays(5)["x"].astype(np.float64), "b": np.ones(3, np.float32)}) is None
+
+
+def test_a_branch_that_contents_choose_has_no_short_way() -> None:
+    """The same types, another condition: the other branch."""
+    runs = model(BRANCH)
+    x = np.float32([-1, 2, -3, 4])
+    for condition in (True, False, True):
+        found = runs.run({"c": np.array(condition), "x": x})["y"]
+        np.testing.assert_array_equal(found, -x if condition else np.abs(x))
+        assert runs.quick({"c": np.array(not condition), "x": x}) is None
+
+
+def test_a_result_that_contents_size_has_no_short_way() -> None:
+    """NonZero."""
+    runs = model(COUNTED)
+    runs.run({"x": np.float32([1, 0, 1])})
+    assert runs.quick({"x": np.float32([1, 0, 1])}) is None
+
+
+def test_a_session_checks_what_it_has_not_seen() -> None:
+    """A wrong dtype or a missing input is refused after a right run too."""
+    session = Session(parser.parse_model(ADD), level=1, threads=1)
+    session.run(arrays(2))
+    session.run(arrays(2))
+    with pytest.raises(InputError):
+        session.run({"x": np.zeros((2, 3), np.float64), "b": np.ones(3, np.float32)})
+    with pytest.raises(InputError):
+        session.run({"x": np.zeros((2, 3), np.float32)})

@@ -224,8 +224,12 @@ def _check_picture(picture: Picture) -> None:
         drawn = getattr(picture, name)
         if drawn is not None and not (len(drawn.a) == len(drawn.b) and 0 < len(drawn.a) <= _MOST_BINS):
             raise _BadValueError(f"expected 1 to {_MOST_BINS} counts, as many for a as for b", name)
-        if drawn is not None and min(*drawn.a, *drawn.b) < 0:
-            raise _BadValueError("a count is negative", name)
+        if drawn is not None and not 0 <= min(*drawn.a, *drawn.b) <= max(*drawn.a, *drawn.b) < _LARGEST:
+            raise _BadValueError("a count is negative or too large", name)
+    if picture.histogram and not -math.inf < picture.histogram.low <= picture.histogram.high < math.inf:
+        raise _BadValueError("expected a range", "low", "histogram")
+    if picture.magnitudes and abs(picture.magnitudes.low) > _FURTHEST_POWER:
+        raise _BadValueError("no power of two of a float", "low", "magnitudes")
     heat = picture.heat
     if heat is None:
         return
@@ -234,12 +238,17 @@ def _check_picture(picture: Picture) -> None:
         raise _BadValueError(f"expected rows of one length, 1 to {CELLS} cells each way", "cells", "heat")
     if not set("".join(heat.cells)) <= {*LEVELS, EQUAL, APART}:
         raise _BadValueError("unknown letter", "cells", "heat")
-    if not (0 <= heat.largest < math.inf and min(heat.shape) > 0):
+    if not (0 <= heat.largest < math.inf and 0 < min(heat.shape) <= max(heat.shape) < _LARGEST):
         raise _BadValueError("expected a difference and a shape", "heat")
 
 
 _MOST_BINS = 400
 """More than any picture has; a bound on what a page has to draw."""
+
+_LARGEST = 2**53
+"""Whole numbers below it are exact in the page's script, too."""
+
+_FURTHEST_POWER = 1100
 
 
 # Readers: one function per type, which checks a value of JSON and returns it as that type

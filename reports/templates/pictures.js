@@ -4,11 +4,11 @@
 const pictures = (() => {
   const W = 300;
   /** dtype → exponents of its smallest normal and of its largest number. */
-  const ENDS = {
+  const ENDS = new Map(Object.entries({
     float64: [-1022, 1023], float32: [-126, 127], bfloat16: [-126, 127], float16: [-14, 15],
     float8_e5m2: [-14, 15], float8_e5m2fnuz: [-15, 15], float8_e4m3fn: [-6, 8], float8_e4m3fnuz: [-7, 7],
     float8_e8m0fnu: [-127, 127], float4_e2m1fn: [0, 2],
-  };
+  }));
   const LETTERS = "abcdefghijklmnopqrstuvwxyz", PER_DECADE = 4;
 
   const power = (exponent) => "2" + [...String(exponent)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
@@ -70,7 +70,7 @@ const pictures = (() => {
   }
 
   function reach(kind, magnitudes, marks) {
-    const LEFT = 34, TOP = 16, bottom = 112, ends = ENDS[kind];
+    const LEFT = 34, TOP = 16, bottom = 112, ends = ENDS.get(kind);
     const a = magnitudes ? magnitudes.a : [], first = magnitudes ? magnitudes.low : Infinity;
     const points = marks.flatMap((mark) => [mark.low, mark.high]).filter(Number.isFinite);
     const lows = magnitudes ? [first] : points, highs = magnitudes ? [first + a.length] : points;
@@ -115,7 +115,7 @@ const pictures = (() => {
   function shares(picture) {
     const { reach_a: a, reach_b: b, magnitudes: m, histogram: h } = picture;
     if (!a || !b) return [];
-    const whole = !(a.dtype in ENDS), size = h ? h.counted : 1, rows = [["share of elements", "A", "B"]];
+    const whole = !ENDS.has(a.dtype), size = h ? h.counted : 1, rows = [["share of elements", "A", "B"]];
     const add = (words, key) => rows.push([words, percent(a[key]), percent(b[key])]);
     add(whole ? "at an end of the dtype" : "near overflow", "near_overflow");
     if (whole) return rows;
@@ -129,14 +129,14 @@ const pictures = (() => {
 
   function rangeCard(card, caption, list, kind, row, value) {
     const picture = row.picture || {}, first = kind.split("/")[0];
-    if (!(first in ENDS) && !(picture.reach_a)) return null;
+    if (!ENDS.has(first) && !(picture.reach_a)) return null;
     const found = marks(row.metrics || {}, value), drawn = picture.magnitudes || found.some((mark) => Number.isFinite(mark.high));
     if (!drawn) return null;
-    const rows = shares(picture), ends = ENDS[first];
+    const rows = shares(picture), ends = ENDS.get(first);
     const words = ends ? `${first} holds ${power(ends[0])} to ${power(ends[1] + 1)} at full precision. ` : "";
     const kindOf = picture.magnitudes ? "Elements per power of two, log scale; grey A, line B." : "From the RMS to the largest magnitude.";
-    return card("Value range against the dtype's limits", "", first in ENDS ? reach(first, picture.magnitudes, found) : null,
-      rows.length ? list("two", rows) : null, caption(words, first in ENDS ? kindOf : ""));
+    return card("Value range against the dtype's limits", "", ENDS.has(first) ? reach(first, picture.magnitudes, found) : null,
+      rows.length ? list("two", rows) : null, caption(words, ENDS.has(first) ? kindOf : ""));
   }
 
   // Where it differs

@@ -363,3 +363,22 @@ def test_extreme_values_render():
     ]
     page = Page(html.render_html(replace(result, layers=(*bare, *odd, *huge, *result.layers[9:]))))
     assert columns_of(page)["name"][3] == "(no name)"
+
+
+def test_the_script_draws_the_pictures_of_a_layer(tmp_path):
+    """Histograms, powers of two with the share near the dtype's ends, the heat map and its strongest cell."""
+    result = comparison("differs", 20)
+    cells = "".join(result.layers[17].picture.heat.cells)
+    equal = words.number(100 * cells.count(".") / len(cells), 3)
+    page = run_in_browser(result, tmp_path)
+    drawn = {e.get("aria-label") for e in page.all("svg", role="img")}
+    assert {
+        "histogram of both sides from −3.50 to 4.25",
+        "powers of two of both sides, and what fp16 holds",
+        f"heat map of |B − A|, largest 2.9, {equal} % of the cells are equal",
+    } <= drawn
+    text = page.one(id="detail").content
+    assert "near overflow0 %1 %near underflow0.01 %0 %subnormal25 %0 %" in text
+    assert "Strongest at axis 2 at" in text
+    assert "Of 65 536 elements, evenly spaced. 3 mask values are left out." in text
+    assert page.one(id="grid-body").get("aria-activedescendant") == "row-17"

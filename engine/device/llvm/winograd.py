@@ -191,10 +191,14 @@ class _Emitter:
             for o in range(2, len(self.views))
         ]
         product = f.at(self.m, f.mul(tile, columns), self.kind)
-        for v in range(self.plan.tile.vectors):
-            self._halves(f.at(product, v * self.lanes, self.kind))
+        with f.loop(0, columns, self.lanes) as (v, _):
+            self._halves(f.at(product, v, self.kind))
+            here = [
+                f.at(start, f.mul(v, row.step), row.element)
+                for start, row in zip(starts, self.rows[2:], strict=True)
+            ]
             with f.loop(skipped[0], self.size) as (i, _):
-                self._output_row(i, v, starts, skipped[1])
+                self._output_row(i, here, skipped[1])
 
     def _halves(self, product: Value) -> None:
         """Emit the transform along columns of one vector of a tile's products."""
@@ -207,21 +211,21 @@ class _Emitter:
             for i, value in enumerate(self.outward.apply(loaded)):
                 f.store(value, self._kept(f.add(j, i * p)))
 
-    def _output_row(self, i: Number, v: int, starts: list[Value], skipped: Number) -> None:
+    def _output_row(self, i: Number, starts: list[Value], skipped: Number) -> None:
         """Emit row i of a tile's outputs, the columns from ``skipped`` on."""
         f, p = self.f, self.size + 2
         row = [f.load(self.line, self._kept(f.add(f.mul(i, p), j))) for j in range(p)]
         for j, total in enumerate(self.outward.apply(row)):
             if skipped == 0:
-                self._finish(i, j, v, starts, total)
+                self._finish(i, j, starts, total)
                 continue
             with f.when(f.op(f"icmp sge i64 {j}, {number(skipped).name}", "i1")):
-                self._finish(i, j, v, starts, total)
+                self._finish(i, j, starts, total)
 
-    def _finish(self, i: Number, j: int, v: int, starts: list[Value], total: Value) -> None:
+    def _finish(self, i: Number, j: int, starts: list[Value], total: Value) -> None:
         f, operands = self.f, []
         for o, start in enumerate(starts, 2):
             _, sy, sx = self.strides[o]
             here = f.at(start, f.add(f.mul(i, sy), f.mul(sx, j)), self.rows[o].element)
             operands.append((self.rows[o], here))
-        self.columns.finish(self.spec.epilogue, total, self.numbers, operands, (v, None))
+        self.columns.finish(self.spec.epilogue, total, self.numbers, operands, (0, None))

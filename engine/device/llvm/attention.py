@@ -9,7 +9,7 @@ last block is moved back so that it ends with the rows.
 from collections.abc import Callable
 from math import prod
 
-from graphdoc.engine.device.llvm.attention_pack import Matrix, Panels
+from graphdoc.engine.device.llvm.attention_pack import Matrix, Panels, transposed
 from graphdoc.engine.device.llvm.builder import (
     Function,
     Kernel,
@@ -64,7 +64,8 @@ class _Emitter:
         self.lanes = target.lanes(F32)
         self.vectors = 2
         self.width = self.lanes * self.vectors
-        self.rows = min(self.s, 6 if target.registers < 32 else 12)
+        self.few = self._few()
+        self.rows = 1 if self.few else min(self.s, 6 if target.registers < 32 else 12)
         self.deep = -(-self.t // 4) * 4
         views = self.views = (*step.inputs, *step.outputs)
         self.bases = [self.fn.argument(k) for k in range(len(views))]
@@ -77,6 +78,12 @@ class _Emitter:
         axes = merged(step.outputs[0].shape[: spec.batch], [view.strides[: spec.batch] for view in views])
         self.axes = [(self.fn.dim(size), [self._stride(n) for n in steps]) for size, steps in axes]
         self._layout()
+
+    def _few(self) -> bool:
+        """Return whether there are too few queries to repay packing, and vectors run along d and e."""
+        q, k, v = self.step.inputs[:3]
+        beside = all(view.strides[-1] == 1 for view in (q, k, v, self.step.outputs[0]))
+        return self.s <= 3 and beside and self.d % self.lanes == 0 and self.e % self.lanes == 0
 
     def _stride(self, value: int) -> Number:
         return value if value in (0, 1) else self.fn.dim(value)
@@ -111,17 +118,21 @@ class _Emitter:
                     fn.at(p, move, self._element(k))
                     for k, (p, move) in enumerate(zip(pointers, moves, strict=True))
                 ]
-            (down, along), n = self.strides[1], self.size
-            self.keys.fill(Matrix(pointers[1], n["t"], n["d"], down, along).turned())
-            down, along = self.strides[2]
-            self.values.fill(Matrix(pointers[2], n["t"], n["e"], down, along))
+            if not self.few:
+                self._pack(pointers)
             with fn.loop(start, stop) as (block, _):
-                first = fn.least(fn.mul(block, self.rows), fn.sub(n["s"], self.rows))
-                self._block(pointers, first)
+                first = fn.least(fn.mul(block, self.rows), fn.sub(self.size["s"], self.rows))
+                (self._single if self.few else self._block)(pointers, first)
         return fn.kernel(self.scratch, self._threads())
 
     def _element(self, k: int) -> str:
         return scalar(self.views[k].dtype)
+
+    def _pack(self, pointers: list[Value]) -> None:
+        (down, along), n = self.strides[1], self.size
+        self.keys.fill(Matrix(pointers[1], n["t"], n["d"], down, along).turned())
+        down, along = self.strides[2]
+        self.values.fill(Matrix(pointers[2], n["t"], n["e"], down, along))
 
     def _threads(self) -> int:
         heads = prod(self.step.outputs[0].shape[: self.spec.batch])
@@ -234,6 +245,55 @@ class _Emitter:
             value = fn.load("float", fn.at(self.results, fn.add(fn.mul(row, self.columns), e), "float"))
             place = fn.add(fn.mul(row, down), fn.mul(e, along))
             fn.store(value, fn.at(target, place, "float"))
+
+    # ---- one query, keys and values where they lie --------------------------------------------------------
+
+    def _single(self, pointers: list[Value], first: Number) -> None:
+        """Do one row without packing: each key and each value is read once."""
+        fn, lanes, kind = self.fn, self.lanes, vector("float", self.lanes)
+        query = fn.at(pointers[0], fn.mul(first, self.strides[0][0]), "float")
+        keys = fn.sub(self.size["t"], fn.mod(self.size["t"], lanes))
+        with fn.loop(0, keys, lanes) as (t, _):
+            sums = transposed(fn, self._products(query, pointers[1], t, lanes))
+            fn.store(self._added(sums), fn.at(self.scores, t, "float"))
+        whole = Fold(fn, Reduction("sum", load(0, F32)), lanes, False)
+        with fn.loop(keys, self.size["t"]) as (t, _):
+            product = whole.result(self._products(query, pointers[1], t, 1), across=True)
+            fn.store(product, fn.at(self.scores, t, "float"))
+        self._score_row(pointers, first, 0)
+        self._powers_of_row(0)
+        inverse, out = self._inverse(0)(), len(self.step.inputs)
+        target = fn.at(pointers[out], fn.mul(first, self.strides[out][0]), "float")
+        for begin in range(0, self.e, 8 * lanes):
+            vectors = min(8, (self.e - begin) // lanes)
+            start = [floating(0, kind)] * vectors
+            with fn.loop(0, self.size["t"], 1, start) as (t, sums):
+                weight = fn.splat(fn.load("float", fn.at(self.scores, t, "float")), lanes)
+                place = fn.add(fn.mul(t, self.strides[2][0]), begin)
+                line = fn.at(pointers[2], place, "float")
+                for k in range(vectors):
+                    value = fn.load(kind, fn.at(line, k * lanes, "float"))
+                    sums[k] = fn.fma(weight, value, sums[k])
+            for k, total in enumerate(sums):
+                fn.store(self._over_sum(total, inverse), fn.at(target, begin + k * lanes, "float"))
+
+    def _products(self, query: Value, keys: Value, t: Number, count: int) -> list[Value]:
+        """Return for some keys the products with the query, added up but for the lanes."""
+        fn, kind = self.fn, vector("float", self.lanes)
+        down = self.strides[1][0]
+        lines = [fn.at(keys, fn.mul(t, down), "float")]
+        for _ in range(count - 1):
+            lines.append(fn.at(lines[-1], down, "float"))
+        with fn.loop(0, self.size["d"], self.lanes, [floating(0, kind)] * count) as (d, sums):
+            part = fn.load(kind, fn.at(query, d, "float"))
+            for k, line in enumerate(lines):
+                sums[k] = fn.fma(part, fn.load(kind, fn.at(line, d, "float")), sums[k])
+        return list(sums)
+
+    def _added(self, values: list[Value]) -> Value:
+        while len(values) > 1:
+            values = [self.fn.binary("fadd", a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
 
     # ---- softmax of one row: in two loops over rows, so that the end of one row overlaps the next ---------
 

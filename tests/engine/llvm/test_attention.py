@@ -58,7 +58,15 @@ def check(
 
 @pytest.mark.parametrize(
     ("heads", "s", "t", "d", "e"),
-    [(3, 17, 17, 16, 16), (2, 6, 40, 8, 32), (1, 1, 33, 64, 64), (2, 5, 3, 7, 5), (4, 64, 64, 32, 32)],
+    [
+        (3, 17, 17, 16, 16),
+        (2, 6, 40, 8, 32),
+        (1, 1, 33, 64, 64),
+        (3, 2, 100, 16, 144),
+        (2, 1, 5, 32, 16),
+        (2, 5, 3, 7, 5),
+        (4, 64, 64, 32, 32),
+    ],
 )
 def test_sizes(heads: int, s: int, t: int, d: int, e: int) -> None:
     """Rows, keys and sizes that fill no tile; a float64 computation agrees too."""

@@ -357,11 +357,18 @@ class Injection:
 
         Raises RunnerError where A does not run with it.
         """
+        outputs = self._interpreter.run(self._feeds, watch=self._watch(key, errors))
+        return _mean_square([_relative(self._values[n], outputs[n], s) for n, s in self._scales.items()])
+
+    def _watch(self, key: str, errors: OwnErrors) -> Watch:
+        """Return what changes one layer, and runs what follows from it; all of A for one in a subgraph."""
+        if key not in self.main:
+            (value,) = self._interpreter.run(self._feeds, [key])[key]
+            return Watch(given={key: Occurrences([_changed(value, errors, key)])})
         after = self._after(key)
         given = {name: value for name, value in self._values.items() if name not in after}
         given[key] = _changed(self._values[key], errors, key)
-        outputs = self._interpreter.run(self._feeds, watch=Watch(given=given, only=frozenset(after)))
-        return _mean_square([_relative(self._values[n], outputs[n], s) for n, s in self._scales.items()])
+        return Watch(given=given, only=frozenset(after))
 
     def _after(self, key: str) -> set[str]:
         found = {key}
@@ -376,6 +383,7 @@ def _changed(value: Any, errors: OwnErrors, key: str) -> Any:
     if key in errors.instead:
         return errors.instead[key].astype(value.dtype)
     error = errors.found[key]
+    error = error[0] if isinstance(error, Occurrences) else error
     moved = value.astype(np.result_type(value, error) if epsilon(value.dtype) else error.dtype) + error
     return (moved if epsilon(value.dtype) else np.rint(moved)).astype(value.dtype)
 
@@ -389,7 +397,7 @@ def _relative(a: Any, b: Any, scale: float) -> float:
 def _checked(found: Ranked, injection: Injection, errors: OwnErrors, seconds: float) -> Ranked:
     """Put in the largest to check them; where the prediction is not to be trusted, as many as time allows."""
     order = sorted(errors.found, key=lambda key: -found.effects.get(key, math.inf))
-    plain = [key for key in order if isinstance(errors.found[key], np.ndarray) and key in injection.main]
+    plain = [key for key in order if _has_one_turn(errors.found[key])]
     few = [key for key in plain if found.effects.get(key, 0.0) > 0][:CHECKED]
     measured = _inject(injection, errors, few, min(seconds, CHECK_SECONDS), {})
     pairs_ = [(measured[key], found.effects[key]) for key in measured]
@@ -409,6 +417,11 @@ def _checked(found: Ranked, injection: Injection, errors: OwnErrors, seconds: fl
         injected=tuple(sorted(measured)),
         untold=untold,
     )
+
+
+def _has_one_turn(error: Any) -> bool:
+    """Whether a value is computed once: put into one turn of a loop, an error would not reach the next."""
+    return not isinstance(error, Occurrences) or len(error) == 1
 
 
 def _inject(

@@ -114,7 +114,7 @@ def _doubts(found: Ranked) -> Iterator[str]:
 
 
 def _why(found: Ranked) -> str:
-    if found.predicted < found.measured < ROUNDING:
+    if max(found.predicted, found.measured) < ROUNDING:
         return "what is left is rounding, which falls otherwise on other values"
     if found.elements < FEW:
         return f"in the {group(found.elements)} elements of the outputs, errors cancel or add up by chance"

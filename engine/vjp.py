@@ -87,10 +87,10 @@ class Tape:
         frame = {v: interpreter.place(feeds[str(v.name)]) for v in body.inputs if str(v.name) in feeds}
         with np.errstate(all="ignore"):
             self._trace = self._run(body, frame)
-        self._active: set[ir.Value] = set()
+        self._active: set[ir.Value | None] = set()
         if inputs:
             self._active.update(body.inputs)
-        self._mark(body, everything=self._changing is None)
+        self._mark(body)
 
     @property
     def outputs(self) -> dict[str, Any]:
@@ -131,19 +131,18 @@ class Tape:
         frame = {value: outer.values.get(value) for value in body.captured}
         return self._run(body, {**frame, **dict(zip(body.inputs, inputs, strict=False))})
 
-    def _mark(self, body: Body, *, everything: bool) -> None:
-        """Note the values that what is asked for can change; in a subgraph that such a value enters, all."""
+    def _mark(self, body: Body) -> None:
+        """Note the values that what is asked for can change; of a body that it enters, all inputs."""
         for step in body.steps:
-            inner = any(self._asks_inside(each) for each in step.bodies.values())
-            asked = everything or inner or not self._active.isdisjoint(v for v in step.inputs if v)
-            captured = (v for each in step.bodies.values() for v in each.captured)
-            asked = asked or not self._active.isdisjoint(captured)
-            if asked or any(key in (self._changing or ()) for key in step.keys):
-                self._active.update(step.outputs)
+            captured = [v for each in step.bodies.values() for v in each.captured]
+            asked = self._changing is None or not self._active.isdisjoint([*step.inputs, *captured])
+            asked = asked or any(self._asks_inside(each) for each in step.bodies.values())
             for each in step.bodies.values():
                 if asked:
                     self._active.update(each.inputs)
-                self._mark(each, everything=asked)
+                self._mark(each)
+            if asked or any(key in (self._changing or ()) for key in step.keys):
+                self._active.update(step.outputs)
 
     def _asks_inside(self, body: Body) -> bool:
         return any(key.startswith(body.scope) for key in self._changing or ())
@@ -243,7 +242,9 @@ def add(found: Cotangents, value: ir.Value, part: Array | None) -> None:
         found[value] = found[value] + part if value in found else part
 
 
-def _node(trace: Trace, step: Step, reached: Sequence[Array | None], active: Collection[ir.Value]) -> Node:
+def _node(
+    trace: Trace, step: Step, reached: Sequence[Array | None], active: Collection[ir.Value | None]
+) -> Node:
     run = step.run if isinstance(step.run, partial) else partial(step.run, Call())
     call = run.args[0] if run.args and isinstance(run.args[0], Call) else Call()
     return Node(

@@ -258,6 +258,23 @@ def test_values_inside_a_scan_count_with_all_their_turns() -> None:
     assert layers[inner].propagated_share == pytest.approx(1, abs=1e-6)
 
 
+def test_values_inside_a_branch_are_checked_by_running() -> None:
+    """A value that is computed once is put in wherever it stands."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[3] x, bool flag) => (float[3] y) {
+        y = If(flag) <then_branch = one () => (float[3] up) { p = Mul(x, h)  up = Exp(p) },
+                      else_branch = two () => (float[3] down) { down = Neg(x) }>
+    }"""
+    a, b = (weights(parser.parse_model(text), h=np.asarray(h, F32)) for h in (0.5, 0.501))
+    feeds = {"x": np.float32([1, 2, 3]), "flag": np.array(True)}
+
+    result = ranked(a, b, feeds, passes=256)
+
+    inner = next(layer for layer in result.layers if layer.value.endswith("/p"))
+    assert inner.propagated_share == pytest.approx(1, abs=1e-6)
+    assert result.ranking is not None
+    assert result.ranking.checked == pytest.approx(1, rel=0.15)
+
+
 def test_an_output_may_hold_infinities() -> None:
     """Masked scores of −Inf on both sides are left out; the rest counts."""
     body = "p = Mul(x, c) y = Add(p, mask)"

@@ -348,6 +348,23 @@ def test_only_what_is_asked_for_is_followed() -> None:
     assert set(note_all(tape)) == {"c", "y"}
 
 
+def test_weights_that_are_put_together_inside_a_branch_stay_constant() -> None:
+    """What only weights lead to is not followed, even where the branch around it is."""
+    body = """
+        z = Constant <value_int=1> () yes = Cast <to=9> (z)
+        y = If(yes) <then_branch = one () => (double[2] up) {
+                w2 = Concat <axis=0> (w, w)
+                w3 = Reshape(w2, r)
+                p = Mul(a, w3)
+                up = Sin(p)
+            }, else_branch = two () => (double[2] down) { down = Neg(a) }>"""
+    feeds = {"a": signed(2), "w": signed(1), "r": np.array([2])}
+    fixed = frozenset({"w", "r"})
+    tape = Tape(Interpreter(model(body, feeds, fixed=fixed)), named(feeds, fixed), changing={"a"})
+
+    assert set(note_all(tape)) == {"a", "y", "y.then_branch/p", "y.then_branch/up"}
+
+
 def test_memory_is_bounded() -> None:
     """A run whose values take more than the budget is refused."""
     feeds = {"a": signed(100)}

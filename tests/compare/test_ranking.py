@@ -386,3 +386,23 @@ def test_a_cleaner_model_moves_the_outputs_less() -> None:
         found.append(ranking.predicted)
 
     assert found[0] > 5 * found[1]
+
+
+def test_models_with_other_names_are_ranked_under_the_names_of_a() -> None:
+    """B's values are paired by structure first; the layers rank as they do under their own names."""
+    x = np.random.default_rng(1).standard_normal((3, 16)).astype(F32)
+    a, b = mlp(), mlp()
+    for tensor in b.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(np.float16).astype(F32), tensor.name))
+    same = ranked(a, b, {"x": x})
+    inner = {name for node in b.graph.node for name in node.output} - {"y"}
+    for node in b.graph.node:
+        for row in (node.input, node.output):
+            row[:] = [f"other_{name}" if name in inner else name for name in row]
+
+    other = ranked(a, b, {"x": x})
+
+    assert any("by structure" in remark for remark in other.remarks)
+    assert other.ranking == same.ranking
+    assert [x.propagated for x in other.layers] == [x.propagated for x in same.layers]

@@ -4,6 +4,7 @@ from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.contraction_codes import CodesEmitter
 from graphdoc.engine.device.llvm.contraction_tile import Tile, spec_of, tiles, work_of
 from graphdoc.engine.device.llvm.contraction_walk import Emitter
+from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
 from graphdoc.engine.expr import BF16, F16, F32, F64, I8, I16, I32, U8
 from graphdoc.engine.program import Step
 
@@ -22,7 +23,16 @@ def emit_contraction(step: Step, target: Target, tactic: str | None = None) -> K
         return None
     found = tilings(step, target)
     tile = next((t for t in found if _name(t) == tactic), found[0])
-    return (Emitter if floats(step) else CodesEmitter)(step, tile, target).kernel()
+    return _emitter(step, tile)(step, tile, target).kernel()
+
+
+def _emitter(step: Step, tile: Tile) -> type[Emitter]:
+    """Return what emits a step: narrow rows are copied where they are read for more than one panel."""
+    if codes(step):
+        return CodesEmitter
+    work = work_of(step)
+    narrow = work.views[0].dtype in (F16, BF16) and work.m > tile.rows and work.n > tile.columns
+    return WidenedEmitter if narrow else Emitter
 
 
 def _name(tile: Tile) -> str:

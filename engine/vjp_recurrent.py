@@ -48,6 +48,9 @@ class Cell(Protocol):
     def backwards(self, saved: Any, wanted: State) -> tuple[Array, State]:
         """Return the cotangents of inputs and old state from those of the new state."""
 
+    def of_recurrence(self, saved: Any, da: Array) -> tuple[Array, Array]:
+        """Return the cotangents of the recurrence weights (gates·H, H) and of their bias (gates·H)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Simple:
@@ -60,12 +63,16 @@ class Simple:
         """See Cell."""
         a = inputs + state[0] @ self.recurrence
         h = self.functions[0](a)
-        return (h,), (a, h)
+        return (h,), (a, h, state[0])
 
     def backwards(self, saved: Any, wanted: State) -> tuple[Array, State]:
         """See Cell."""
-        da = wanted[0] * self.functions[0].slope(*saved)
+        da = wanted[0] * self.functions[0].slope(*saved[:2])
         return da, (da @ self.recurrence.T,)
+
+    def of_recurrence(self, saved: Any, da: Array) -> tuple[Array, Array]:
+        """See Cell."""
+        return da.T @ saved[2], da.sum(axis=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,17 @@ class Gated:
         d_old = dh * z + to_old + da @ self.recurrence[:, : 2 * n].T
         return np.concatenate([da, db], axis=1), (d_old,)
 
+    def of_recurrence(self, saved: Any, da: Array) -> tuple[Array, Array]:
+        """See Cell."""
+        old, r, n = saved[0], saved[3], saved[0].shape[1]
+        gates, hidden = da[:, : 2 * n], da[:, 2 * n :]
+        if self.bias is None:
+            reset, read = hidden, r * old
+        else:
+            reset, read = hidden * r, old
+        by_bias = np.concatenate([gates, reset], axis=1).sum(axis=0)
+        return np.concatenate([gates.T @ old, reset.T @ read]), by_bias
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -122,12 +140,12 @@ class Memory:
         cell = forget * old + i * c
         a_o = a_o + self.peepholes[1] * cell
         o = f(a_o)
-        return (o * h(cell), cell), (old, (a_i, a_o, a_f, a_c), (i, o, forget, c), cell)
+        return (o * h(cell), cell), (old, (a_i, a_o, a_f, a_c), (i, o, forget, c), cell, state[0])
 
     def backwards(self, saved: Any, wanted: State) -> tuple[Array, State]:
         """See Cell."""
         f, g, h = self.functions
-        old, (a_i, a_o, a_f, a_c), (i, o, forget, c), cell = saved
+        old, (a_i, a_o, a_f, a_c), (i, o, forget, c), cell, _ = saved
         out = h(cell)
         d_o = wanted[0] * out * f.slope(a_o, o)
         d_cell = wanted[1] + wanted[0] * o * h.slope(cell, out) + d_o * self.peepholes[1]
@@ -138,16 +156,22 @@ class Memory:
         da = np.concatenate([d_i, d_o, d_f, d_c], axis=1)
         return da, (da @ self.recurrence.T, d_old)
 
+    def of_recurrence(self, saved: Any, da: Array) -> tuple[Array, Array]:
+        """See Cell."""
+        return da.T @ saved[4], da.sum(axis=0)
+
 
 # ---- the loop over time --------------------------------------------------------------------------------
 
 
 @rule("RNN", "GRU", "LSTM")
 def recurrent(node: Node) -> Parts:
-    """Cotangents of X and of the initial states."""
+    """Cotangents of X, of the weights and their bias, and of the initial states."""
     x = node.inputs[0]
-    if any(node.wanted[1:4]) or any(node.wanted[7:]):
-        raise NoRuleError("its weights change with the data")
+    if any(node.wanted[7:]):
+        raise NoRuleError("its peepholes change with the data")
+    if not x.size:
+        raise NoRuleError("it has no steps")
     names = [f.name for f in fields(Layer)]
     layer = Layer(**{k: v for k, v in node.attributes.items() if k in names})
     states = 2 if node.op == "LSTM" else 1
@@ -161,7 +185,8 @@ def recurrent(node: Node) -> Parts:
     first = [np.stack([part[1][k] for part in parts]) for k in range(states)]
     if layer.layout:
         dx, first = dx.swapaxes(0, 1), [s.swapaxes(0, 1) for s in first]
-    return (dx, None, None, None, None, *first)
+    weights = [np.stack(rows) for rows in zip(*(part[2] for part in parts), strict=True)]
+    return (dx, *(weights or (None,) * 3), None, *first)
 
 
 def _arranged(node: Node, place: int, layer: Layer) -> Array | None:
@@ -181,8 +206,8 @@ def _direction(
     states: int,
     *,
     backwards: bool,
-) -> tuple[Array, State]:
-    """Return the cotangents of x (T, B, I) and of the initial states by one direction."""
+) -> tuple[Array, State, tuple[Array, ...]]:
+    """Return the cotangents of x (T, B, I), of the initial states, and of W, R and B where asked for."""
     cell, bias = _cell(node, layer, d)
     weights = wide(node.inputs[1][d])
     lengths = node.inputs[4] if len(node.inputs) > 4 else None
@@ -199,7 +224,11 @@ def _direction(
     da, first = _backwards(cell, saved, dy, last, alive)
     dx = np.empty(x.shape, da.dtype)
     dx[order] = da @ weights
-    return dx, first
+    if not any(node.wanted[1:4]):
+        return dx, first, ()
+    recurrences, biases = zip(*map(cell.of_recurrence, saved, da), strict=True)
+    dw = np.tensordot(da, x[order], axes=([0, 1], [0, 1]))
+    return dx, first, (dw, sum(recurrences), np.concatenate([da.sum(axis=(0, 1)), sum(biases)]))
 
 
 def _order(x: Array, lengths: Array | None, *, backwards: bool) -> tuple[Array, Array]:

@@ -238,6 +238,20 @@ def _recurrent() -> dict[str, tuple[str, dict[str, Any]]]:
             text += _ints("f", -1) + "v2 = Reshape(v, f) l2 = Reshape(l, f) "
             text += "y = Concat <axis=0> (v2, l2)"
             cases[f"{op} {direction}"] = (text, {"a": signed(4, 2, 2), **weights, **start})
+            changing = text.replace("a, w, r, p,", "a, w2, r2, p2,")
+            cases[f"{op} {direction}, weights"] = (
+                changing,
+                {"a": signed(4, 2, 2), **{f"{key}2": x for key, x in weights.items()}, **start},
+            )
+    text, feeds = cases["GRU forward, weights"]
+    cases["GRU that resets after"] = (text.replace("GRU <", "GRU <linear_before_reset=1, "), feeds)
+    text, feeds = cases["LSTM bidirectional, weights"]
+    cases["LSTM that couples its gates"] = (text.replace("LSTM <", "LSTM <input_forget=1, "), feeds)
+    text, feeds = cases["LSTM forward"]
+    cases["LSTM with other activations"] = (
+        text.replace("LSTM <", 'LSTM <activations=["HardSigmoid", "Softsign", "Tanh"], clip=2.0, '),
+        feeds,
+    )
     return cases
 
 

@@ -53,6 +53,27 @@ def body(
     return result
 
 
+def segment(
+    proto: onnx.ModelProto,
+    nodes: Collection[onnx.NodeProto],
+    inputs: Mapping[str, onnx.TypeProto],
+    fetch: Iterable[str],
+) -> onnx.ModelProto:
+    """Return some nodes of the main graph, reading ``inputs`` and each other, with ``fetch`` as outputs."""
+    result = like(proto)
+    made = {name for node in nodes for name in node.output}
+    used = {name for node in nodes for name in reads(node)}
+    result.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name in used)
+    result.graph.sparse_initializer.extend(
+        sparse for sparse in proto.graph.sparse_initializer if sparse.values.name in used
+    )
+    constants = (node for node in proto.graph.node if is_constant(node) and node.output[0] in used)
+    result.graph.node.extend([*constants, *nodes])
+    _add_inputs(result.graph, {name: kind for name, kind in inputs.items() if name in used - made})
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in fetch)
+    return result
+
+
 def isolated(
     proto: onnx.ModelProto,
     graph: onnx.GraphProto,

@@ -28,6 +28,7 @@ except (ImportError, OSError, AttributeError) as missing:
 
 from graphdoc.compare.ort_nested import Nested
 from graphdoc.compare.ort_scope import Scope
+from graphdoc.compare.ort_segments import Segments
 from graphdoc.compare.ort_session import OrtSession, SessionFactory
 from graphdoc.compare.ort_stop import interruptible
 
@@ -90,6 +91,10 @@ class OrtRunner:
         proto = self._target.proto
         return Scope(proto, proto.graph, MAIN, {}, self._factory)
 
+    @cached_property
+    def _segments(self) -> Segments:
+        return Segments(self._main)
+
     def untouched(self, feeds: Mapping[str, Any]) -> Values:
         """Return the outputs of the file as it is, with ONNX Runtime's usual optimisations."""
         self._ready()
@@ -107,20 +112,28 @@ class OrtRunner:
         main = self._main
         sizes = _known(main.open_tapped().sizes(feeds))
         left = list(taps)
-        wanted = frozenset(left if budget is None else _within(left, sizes, budget))
+        outputs = frozenset(self._target.outputs)
+        wanted = frozenset(left if budget is None else _within(left, sizes, budget, outputs))
         cut = len(wanted) < len(frozenset(left))
-        names = [*main.local(wanted), *main.needed(wanted), *self._target.outputs]
+        names = [*main.local(wanted), *main.needed(wanted)]
         total = sum(sizes.get(name, 0) for name in main.layers)
         asked = sum(sizes.get(name, 0) for name in set(names))
         if total > HELD and asked < 0.8 * total:
-            values = main.run_alone(feeds, names)
+            values = self._part(feeds, names)
         else:
-            values = main.run(feeds, names)
+            values = main.run(feeds, [*names, *self._target.outputs])
             if self._factory.times and not self._is_timed:
                 self._repeat(feeds, time.perf_counter() - started)
         nested = Nested(wanted)
         nested.descend(main, {**feeds, **values})
         return Run({**values, **nested.found}, main.timings(), nested.unreachable, cut)
+
+    def _part(self, feeds: Mapping[str, Any], names: list[str]) -> Values:
+        """Return layers, no others held; where a value in between has no type of its own, all are."""
+        try:
+            return self._segments.run(feeds, names)
+        except RunnerError:
+            return self._main.run(feeds, names)
 
     def _repeat(self, feeds: Mapping[str, Any], spent: float) -> None:
         """Run the layers a few more times for their times: the first run of many is several times slower.
@@ -165,6 +178,7 @@ class OrtRunner:
     ) -> None:
         self._open.close()
         self._ready()
+        self.__dict__.pop("_segments", None)
         main = self.__dict__.pop("_main", None)
         if main is not None:
             main.close()
@@ -199,19 +213,22 @@ def _known(sizes: Mapping[str, int | None]) -> dict[str, int]:
     return {name: mean if size is None else size for name, size in sizes.items()}
 
 
-def _within(names: Sequence[str], sizes: Mapping[str, int], budget: int) -> list[str]:
-    """Return the first names whose values fit the budget, one at least that lies in the main graph.
+def _within(
+    names: Sequence[str], sizes: Mapping[str, int], budget: int, outputs: Collection[str]
+) -> list[str]:
+    """Return the first names whose values fit the budget, one at least of an inner layer of the main graph.
 
-    What subgraphs compute counts nothing: it is as large as ONNX Runtime finds it.
+    Outputs of the model settle nothing (findings.py): every run may have them. What subgraphs compute counts
+    nothing: it is as large as ONNX Runtime finds it.
     """
-    used = counted = 0
+    used, counted = 0, False
     for place, name in enumerate(names):
         if name not in sizes:
             continue
         used += sizes[name]
         if used > budget and counted:
             return list(names[:place])
-        counted += 1
+        counted = counted or name not in outputs
     return list(names)
 
 

@@ -120,12 +120,6 @@ class Scope:
         found = session.run([name + derived.OWN for name in names], available)
         return {name.removesuffix(derived.OWN): value for name, value in found.items()}
 
-    def run_alone(self, env: Env, fetch: Collection[str]) -> dict[str, Any]:
-        """Run the main graph with the fetched layers as its only outputs: no other value is held."""
-        names = list(dict.fromkeys(fetch))
-        session = self.factory.open(derived.tapped(self.proto, names), optimise=False)
-        return session.run(names, env)
-
     def forget_isolated(self) -> None:
         """Let the sessions of isolated layers go, which hold their weights once more."""
         for key in [key for key in self._sessions if key[0] == "isolated"]:

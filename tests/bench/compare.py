@@ -1,6 +1,6 @@
 """graphdoc compare against Polygraphy, layer by layer: seconds and peak memory of whole processes.
 
-    python tests/bench/compare.py MODEL_OR_FOLDER… [--polygraphy COMMAND] [--repeat 3] [--json FILE]
+    python tests/bench/compare.py MODEL_OR_FOLDER… [--polygraphy COMMAND] [--repeat 3] [--memory 64MiB]
 
 Both run the model on ONNX Runtime twice with every layer as output, on the same inputs, and compare all:
 ``polygraphy run MODEL --onnxrt --onnxrt --onnx-outputs mark all`` against ``graphdoc compare MODEL MODEL
@@ -27,13 +27,14 @@ from processes import Spent, launch
 OURS = [sys.executable, "-m", "graphdoc", "compare"]
 
 
-def commands(polygraphy: str, model: str, inputs: str) -> dict[str, list[str]]:
+def commands(polygraphy: str, model: str, inputs: str, memory: str) -> dict[str, list[str]]:
     """Return name → command."""
+    bound = ["--memory", memory] if memory else []
     both = ["--onnxrt", "--onnxrt", "--onnx-outputs", "mark", "all", "--load-inputs", inputs]
     return {
         "polygraphy": [*shlex.split(polygraphy), "run", model, *both],
-        "graphdoc": [*OURS, model, model, "--test", "ort", "--inputs", inputs],
-        "graphdoc engine": [*OURS, model, "--inputs", inputs],
+        "graphdoc": [*OURS, model, model, "--test", "ort", "--inputs", inputs, *bound],
+        "graphdoc engine": [*OURS, model, "--inputs", inputs, *bound],
     }
 
 
@@ -53,15 +54,16 @@ def save_inputs(model: pathlib.Path, path: pathlib.Path) -> None:
     path.write_text(json.dumps([rows]))
 
 
-def measure(model: pathlib.Path, polygraphy: str, repeat: int, limit: float) -> dict[str, Spent]:
+def measure(model: pathlib.Path, options: argparse.Namespace) -> dict[str, Spent]:
     """Run every tool on a model, in turns; keep the quickest run of each."""
     found: dict[str, list[Spent]] = {}
     with tempfile.TemporaryDirectory() as folder:
         inputs = pathlib.Path(folder) / "inputs.json"
         save_inputs(model, inputs)
-        for _ in range(repeat):
-            for name, words in commands(polygraphy, str(model), str(inputs)).items():
-                found.setdefault(name, []).append(launch(words, limit))
+        for _ in range(options.repeat):
+            both = commands(options.polygraphy, str(model), str(inputs), options.memory)
+            for name, words in both.items():
+                found.setdefault(name, []).append(launch(words, options.limit))
     return {name: min(runs, key=lambda run: run.seconds) for name, runs in found.items()}
 
 
@@ -94,6 +96,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--polygraphy", default="polygraphy", help="how to start it")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--memory", default="", help="what graphdoc may hold of inner values, as in 64MiB")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds per model and tool")
     parser.add_argument("--json", dest="json_", help="write every figure")
     options = parser.parse_args()
@@ -104,7 +107,7 @@ def main() -> None:
     )
     every: dict[str, dict[str, Spent]] = {}
     for path in paths:
-        every[path.stem] = found = measure(path, options.polygraphy, options.repeat, options.limit)
+        every[path.stem] = found = measure(path, options)
         print(f"{path.stem[:26]:26}" + " |".join(map(cell, found.values())), flush=True)
     print("\n".join(summary(every)))
     if options.json_:

@@ -250,12 +250,24 @@ def wide(length: int = 6):
 
 
 @pytest.mark.parametrize("budget", [1, 1024, 2048, 3000, 10**9])
-def test_a_budget_holds_no_more_than_fits(budget, monkeypatch):
+@pytest.mark.parametrize("early", [False, True])
+def test_a_budget_holds_no_more_than_fits(early, budget, monkeypatch):
     """Run by run all taps come, as without a budget; a value of a branch not taken holds nothing up."""
-    from graphdoc.compare import ort_runner
+    from graphdoc.compare import derived, ort_runner
 
+    ran = []
+    segment = derived.segment
+
+    def recorded(proto, nodes, inputs, fetch):
+        ran.extend(node.output[0] for node in nodes)
+        return segment(proto, nodes, inputs, fetch)
+
+    monkeypatch.setattr(derived, "segment", recorded)
     monkeypatch.setattr(ort_runner, "HELD", 0)
-    target = Target(open_source(wide()))
+    model = wide()
+    if early:  # an output in the middle of the model, which settles nothing
+        model.graph.output.append(onnx.helper.make_tensor_value_info("a1", onnx.TensorProto.FLOAT, [256]))
+    target = Target(open_source(model))
     feeds = {"c": np.array(True), "x": np.linspace(0, 1, 256, dtype=np.float32)}
     left = [point.key for point in target.points]
     with open_runner("ort", target) as runner:
@@ -263,10 +275,12 @@ def test_a_budget_holds_no_more_than_fits(budget, monkeypatch):
         found = {}
         while left:
             run = runner.run(feeds, left, budget=budget)
-            fresh = [key for key in left if key in run.values and key != "y"]
+            fresh = [key for key in left if key in run.values and key not in target.outputs]
             assert sum(run.values[key].nbytes for key in fresh if "/" not in key) <= max(budget, 1024)
             found |= run.values
             reached = max((left.index(key) for key in fresh), default=len(left) - 1)
             left = left[reached + 1 :] if run.cut else []
     assert {*found} == {*whole}
+    assert len(ran) == len(set(ran))  # no layer ran twice
+    assert budget > 4096 or len(ran) == 7
     assert all(np.array_equal(value, whole[key]) for key, value in found.items())

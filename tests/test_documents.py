@@ -57,6 +57,14 @@ def test_the_readme_runs_on_a_small_model(folder: pathlib.Path) -> None:
     assert (folder / "test_det.baselines").is_dir()
 
 
+def test_the_page_of_the_engine_runs_on_a_small_model(folder: pathlib.Path) -> None:
+    """Level 1, a benchmark, a plan."""
+    onnx.save(small_models.detector(), folder / "det.onnx")
+
+    assert documents.run_document(sources.ROOT / "docs" / "engine.md", graphdoc, outputs=False) >= 6
+    assert (folder / "det.plan").exists()
+
+
 @pytest.mark.skipif(
     demo.cached() is None, reason="the demo's model is not in the cache: graphdoc demo fetches it"
 )

@@ -9,6 +9,7 @@ one processor; a vector wider than its registers is split by LLVM.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ MANGLED = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 """How the name of an intrinsic spells a type."""
 
 
+@cache
 def scalar(dtype: Dtype) -> str:
     """Return the type in which memory holds one element."""
     return _SCALARS.get(dtype.name, f"i{8 * dtype.itemsize}")

@@ -51,7 +51,8 @@ def einsum(at: Site, *inputs: View, equation: str) -> View:
 
 def _diagonal(term: Term) -> Term:
     """Return an operand whose repeated labels are one axis each: the diagonal."""
-    sizes, strides = {}, {}
+    sizes: dict[str, int] = {}
+    strides: dict[str, int] = {}
     for label, size, stride in zip(term.labels, term.view.shape, term.view.strides, strict=True):
         if sizes.setdefault(label, size) != size:
             raise NotLowered("sizes that are broadcast")

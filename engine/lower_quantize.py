@@ -1,6 +1,7 @@
 """Quantisation → element-wise steps: codes to floats and back, and what is computed of codes one by one."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -263,13 +264,16 @@ def qlinear_mul(
 
 
 def _by_floats(
-    at: Site, function: Callable[[Expr], Expr], x: View, parameters: tuple[View | None, ...]
+    at: Site,
+    function: Callable[[Expr], Expr],
+    x: View,
+    scale: View,
+    zero: View | None,
+    to_scale: View,
+    to_zero: View | None = None,
 ) -> View:
     """Return codes → floats → ``function`` → codes."""
     codes_only(x)
-    scale, zero, to_scale, to_zero = (*parameters, *[None] * (4 - len(parameters)))
-    if scale is None or to_scale is None:
-        raise NotLowered("a scale is missing")
     kind = scale.dtype
     zeros = [_filled(at, one(at, v), kind) for v in (zero, to_zero)]
 
@@ -280,15 +284,15 @@ def _by_floats(
 
 
 @lowering("QLinearSigmoid", domain=MS)
-def qlinear_sigmoid(at: Site, x: View, *parameters: View | None) -> View:
+def qlinear_sigmoid(at: Site, x: View, *parameters: Any) -> View:
     """Sigmoid of a quantised tensor."""
-    return _by_floats(at, sigmoid, x, parameters)
+    return _by_floats(at, sigmoid, x, *parameters)
 
 
 @lowering("QLinearLeakyRelu", domain=MS)
-def qlinear_leaky_relu(at: Site, x: View, *parameters: View | None, alpha: float = 0.01) -> View:
+def qlinear_leaky_relu(at: Site, x: View, *parameters: Any, alpha: float = 0.01) -> View:
     """LeakyRelu of a quantised tensor."""
-    return _by_floats(at, lambda e: leaky_relu(e, alpha=alpha), x, parameters)
+    return _by_floats(at, lambda e: leaky_relu(e, alpha=alpha), x, *parameters)
 
 
 @lowering("QLinearGlobalAveragePool", domain=MS)

@@ -40,8 +40,9 @@ def resize(
     method = Method(**attributes)
     if method.coordinate_transformation_mode == "tf_crop_and_resize":
         raise NotLowered("a region of interest")
-    given = (content(v) for v in (roi, scales, sizes))
-    return _resized(at, x, planned(x.shape, *given, axes, keep_aspect_ratio_policy, method), method)
+    policy = keep_aspect_ratio_policy
+    plan = planned(x.shape, content(roi), content(scales), content(sizes), axes, policy, method)
+    return _resized(at, x, plan, method)
 
 
 @lowering("Upsample", since=7)

@@ -110,12 +110,12 @@ def _value(path: pathlib.Path, info: onnx.ValueInfoProto) -> Any:
     return numpy_helper.to_array(onnx.TensorProto.FromString(raw))
 
 
-def _text(value: Any) -> Any:
+def text(value: Any) -> Any:
     """Return object arrays of bytes as object arrays of str, and TensorProtos as arrays."""
     if isinstance(value, onnx.TensorProto):
         value = numpy_helper.to_array(value)
     if isinstance(value, list):
-        return [_text(item) for item in value]
+        return [text(item) for item in value]
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
         flat = [item.decode() if isinstance(item, bytes) else str(item) for item in value.ravel()]
         result = np.empty(len(flat), dtype=object)
@@ -128,7 +128,7 @@ def feeds(case: Case, inputs: list[Any]) -> dict[str, Any]:
     """Return one data set's inputs by name; empty optionals are left out, and inputs that have weights."""
     weights = {tensor.name for tensor in case.model.graph.initializer}
     names = [i.name for i in case.model.graph.input if i.name not in weights]
-    return {n: _text(x) for n, x in zip(names, inputs, strict=False) if x is not None}
+    return {n: text(x) for n, x in zip(names, inputs, strict=False) if x is not None}
 
 
 def outputs(case: Case, *, truth: bool = False, xp: Any = np) -> Iterator[tuple[str, Any, Any]]:
@@ -137,7 +137,7 @@ def outputs(case: Case, *, truth: bool = False, xp: Any = np) -> Iterator[tuple[
     for inputs, expected in case.data:
         results = interpreter.run(feeds(case, inputs))
         for name, want in zip([o.name for o in case.model.graph.output], expected, strict=False):
-            yield name, _text(want), results[name]
+            yield name, text(want), results[name]
 
 
 def run(case: Case) -> list[str]:

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from graphdoc.compare.target import Target
 from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.interpreter import Interpreter, Watch, nbytes
 from graphdoc.engine.scope import MAIN, Occurrences
-from graphdoc.engine.vjp import Tape, TooLargeError
+
+if TYPE_CHECKING:
+    from graphdoc.engine.vjp import Tape
 
 PASSES = 8
 """Reverse passes without being told otherwise: enough for a rank correlation of 0.9 with brute force."""
@@ -173,6 +175,8 @@ def rank(
 
     Raises RunnerError where the engine cannot run A.
     """
+    from graphdoc.engine.vjp import Tape, TooLargeError  # comparisons without a ranking do without it
+
     if errors.full:
         return Ranked(reason="the layers' own errors take more memory than is allowed (--memory)")
     if not errors.seen and not errors.broken:
@@ -219,7 +223,7 @@ def scales_of(outputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, 
 
 
 def reverse(
-    tape: Tape, errors: OwnErrors, scales: Mapping[str, float], passes: int, seed: int
+    tape: "Tape", errors: OwnErrors, scales: Mapping[str, float], passes: int, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
     """Return u·J·e of every layer, one number a pass; the same of what rounding its inputs to B's dtype does
     to it; and the layers that could not be followed.

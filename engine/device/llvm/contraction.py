@@ -2,6 +2,7 @@
 
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.contraction_codes import CodesEmitter
+from graphdoc.engine.device.llvm.contraction_dot import DotEmitter
 from graphdoc.engine.device.llvm.contraction_tile import Tile, spec_of, tiles, work_of
 from graphdoc.engine.device.llvm.contraction_walk import Emitter
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
@@ -9,6 +10,12 @@ from graphdoc.engine.expr import BF16, F16, F32, F64, I8, I16, I32, U8
 from graphdoc.engine.program import Step
 
 _STORED = (F16, BF16, F32, F64)
+
+_FEW = 3
+"""Columns up to which vectors run along k: they would fill less than half of one."""
+
+_DOTS = 10
+"""Sums of vectors along k at once."""
 
 
 def tactics_contraction(step: Step, target: Target) -> list[str]:
@@ -30,6 +37,8 @@ def _emitter(step: Step, tile: Tile) -> type[Emitter]:
     """Return what emits a step: narrow rows are copied where they are read for more than one panel."""
     if codes(step):
         return CodesEmitter
+    if spec_of(step).packed == 1:
+        return DotEmitter
     work = work_of(step)
     narrow = work.views[0].dtype in (F16, BF16) and work.m > tile.rows and work.n > tile.columns
     return WidenedEmitter if narrow else Emitter
@@ -51,8 +60,18 @@ def codes(step: Step) -> bool:
     return spec_of(step).accumulate == I32 and a in (U8, I8) and b in stored and 0 not in step.inputs[0].shape
 
 
+def dotted(step: Step, target: Target) -> bool:
+    """Return whether vectors run along k, with panels of one column: few columns, and terms side by side."""
+    work = work_of(step)
+    lanes = target.lanes(spec_of(step).accumulate)
+    along = bool(work.terms) and work.terms[-1][1] == (1,) and work.terms[-1][0] >= lanes
+    return floats(step) and along and work.n <= _FEW
+
+
 def tilings(step: Step, target: Target) -> list[Tile]:
     """Return the tiles worth trying, the best by count first."""
     spec, work = spec_of(step), work_of(step)
     lanes = target.lanes(spec.accumulate)
+    if spec.packed == 1:
+        return [Tile(max(1, min(work.m, _DOTS // work.n)), work.n, 1)]
     return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None, products=codes(step))

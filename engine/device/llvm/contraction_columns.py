@@ -33,6 +33,8 @@ class Columns:
         f, lanes, element = self.f, self.lanes, column.element
         if column.step == 0:
             return f.load(element, base)
+        if self.lanes == 1:
+            return f.load(element, f.at(base, f.mul(column.step, v), element))
         if column.step == 1:
             kind, here = vector(element, lanes), f.at(base, v * lanes, element)
             return f.load(kind, here) if mask is None else f.load_first(kind, here, mask)
@@ -54,6 +56,9 @@ class Columns:
     def write(self, column: Column, base: Value, value: Value, v: int, mask: Value | None) -> None:
         """Write vector ``v`` of a row whose column 0 is at ``base``."""
         f, lanes, element = self.f, self.lanes, column.element
+        if lanes == 1:
+            f.store(value, f.at(base, f.mul(column.step, v), element))
+            return
         if column.step == 1:
             here = f.at(base, v * lanes, element)
             if mask is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.device.llvm.builder import Target
-from graphdoc.engine.device.llvm.contraction import codes, floats, tilings
+from graphdoc.engine.device.llvm.contraction import codes, dotted, floats, tilings
 from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
 from graphdoc.engine.expr import load
 from graphdoc.engine.kernels.contraction import Contraction
@@ -62,7 +62,8 @@ def _paneled(step: Step, target: Target, packed: dict[Any, View]) -> Step:
     """Return a contraction that reads its constant in panels."""
     spec, b = step.spec, step.inputs[1]
     assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
-    width, together = tilings(step, target)[0].columns, 2 if codes(step) else 1
+    width = 1 if dotted(step, target) else tilings(step, target)[0].columns
+    together = 2 if codes(step) else 1
     key = (b.buffer, b.shape, b.strides, b.offset, spec.batch, width)
     if key not in packed:
         packed[key] = panels(b, spec.batch, width, together)

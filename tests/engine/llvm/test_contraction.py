@@ -238,6 +238,30 @@ def test_bits_do_not_depend_on_threads(m: int) -> None:
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: f"{t.vector}-{t.registers}")
+@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16], ids=lambda d: d.name)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_columns_run_along_the_terms(n: int, dtype: Dtype, target: Target) -> None:
+    """Windows of two axes, the innermost one no multiple of a vector, rows from three images."""
+    total = F64 if dtype == F64 else F32
+    a = View(Buffer("a", dtype, 3 * 400), (3, 11, 4, 19), (400, 23, 31, 1))
+    b = packed_view(dtype, (), 4 * 19, n, 1)
+    shape = (3, 11, n)
+    out = View(Buffer("out", dtype, 200), shape, (60, 1, 15))
+    x = View(Buffer("x", dtype, 40), shape, (0, 1, 11))
+    epilogue = cast(apply("add", load(-1, total), cast(load(2, dtype), total)), dtype)
+    step = Step(Contraction(0, 2, 2, epilogue, total, 1), (a, b, x), (out,))
+    rng = np.random.default_rng(5)
+    memory = filled(step, lambda size: rng.integers(-3, 4, size))
+    wanted = expected(step, memory)
+    kernel = emit_contraction(step, dressed(target))
+    assert kernel is not None
+
+    run(kernel, step, memory, 2)
+
+    np.testing.assert_array_equal(memory[out.buffer], wanted)
+
+
 def test_nan_and_infinity_pass_through() -> None:
     """A NaN of one row stays in that row; unused lanes of the last panel bring none in."""
     step = product(3, 5, 4)

@@ -37,6 +37,7 @@ def program(a: tuple[int, ...], b: tuple[int, ...], batch: int, rows: int, terms
     ("made", "packed"),
     [
         (program((5, 7), (7, 20), 0, 1, 1), True),
+        (program((5, 4, 16), (4, 16, 2), 0, 1, 2), True),
         (program((5, 7), (7, 20), 0, 1, 1, turned=True), True),
         (program((2, 3, 5, 7), (7, 9), 2, 1, 1, spread=True), True),
         (program((2, 5, 7), (2, 7, 17), 1, 1, 1), True),

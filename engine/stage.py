@@ -238,7 +238,8 @@ class Builder:
         self.conditions: set[str] = set()
         self.tapped: dict[str, tuple[State, bool]] = {}
         self.notes: dict[str, str] = {}
-        self.random_put_off = False
+        self.drawing_put_off = False
+        self.drawn = -1
 
     def build(self) -> Stage:
         """Visit what is to visit, and return the stage."""
@@ -348,8 +349,7 @@ class Builder:
         return [state for state in states if state is not None]
 
     def _later(self, item: Visit) -> None:
-        row = self._row(item.node)
-        self.random_put_off |= row is not None and row.random
+        self.drawing_put_off |= _draws(self._row(item.node), item.node)
         self.put_off.append(item)
 
     def _row(self, node: Node) -> Operator | None:
@@ -393,16 +393,16 @@ class Builder:
 
     def _compute(self, item: Visit, inputs: list[State]) -> None:
         node, row = item.node, self._row(item.node)
-        random = row is not None and row.random
+        draws = _draws(row, node)
         constants = [s for s in inputs if isinstance(s, Known)]
-        if len(constants) == len(inputs) and not random and not node.bodies:
+        if len(constants) == len(inputs) and not draws:
             shared = all(s.shared or s.value is None for s in constants)
             results = self.weights.fold(node, constants) if shared else _folded(node, constants)
             if results is not None:
                 self._outputs(item, [Known(value, shared) for value in results])
                 return
         types = _inferred(row, node, inputs)
-        if types and not random and all(known.value is not None for known in types):
+        if types and not draws and all(known.value is not None for known in types):
             self._outputs(item, [Known(known.value) for known in types])
             return
         lowered = None if row is None else find_lowering(row.domain, row.name, row.since)
@@ -412,10 +412,10 @@ class Builder:
                 return
             if self._lower(item, row, lowered, inputs, types):
                 return
-        if random and self.random_put_off:
+        if draws and self.drawing_put_off:  # random numbers are drawn in the order of the nodes
             self._later(item)
         else:
-            self._host(item, inputs, types)
+            self._host(item, inputs, types, draws)
 
     def _outputs(self, item: Visit, states: Sequence[State]) -> None:
         for value, key, state in zip(item.node.outputs, item.node.keys, states, strict=False):
@@ -474,7 +474,7 @@ class Builder:
 
     # ---- host nodes -------------------------------------------------------------------------------
 
-    def _host(self, item: Visit, inputs: list[State], types: Sequence[TensorType]) -> None:
+    def _host(self, item: Visit, inputs: list[State], types: Sequence[TensorType], draws: bool) -> None:
         node = item.node
         captured = {
             name: [s for v in body.captured if (s := self._find(item.frame, v)) is not None]
@@ -482,6 +482,8 @@ class Builder:
         }
         reads = [*inputs, *(s for states in captured.values() for s in states)]
         level = max((s.level for s in reads if not isinstance(s, Known)), default=-1)
+        if draws:
+            level = self.drawn = max(level, self.drawn)
         keys = tuple(key or f"#{len(self.states)}.{k}" for k, key in enumerate(node.keys))
         part = HostNode(
             node,
@@ -499,6 +501,11 @@ class Builder:
 
 def _site(program: Program, name: str, node: Node, row: Operator) -> Site:
     return Site(program, name, row.name, row.since, node.run.args[0].outputs)
+
+
+def _draws(row: Operator | None, node: Node) -> bool:
+    """Return whether a node may draw random numbers: some of them, or what it is made of."""
+    return row is None or row.random or bool(node.bodies)
 
 
 def _absent(state: State) -> bool:

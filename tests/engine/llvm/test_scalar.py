@@ -1,6 +1,7 @@
 """Scalar expressions as machine code: every operation on every dtype, against NumPy and float64."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from graphdoc.engine import expr
+from graphdoc.engine.device.llvm import compiler
 from graphdoc.engine.device.llvm.builder import Function, Target, scalar, vector
 from graphdoc.engine.device.llvm.compiler import host_target
 from graphdoc.engine.device.llvm.scalar import RULES, Scalars, bounds, within
@@ -142,13 +144,15 @@ def test_every_operation_has_a_rule() -> None:
     assert all(any(RULES[name]) for name in OPERATIONS)
 
 
-@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize(
+    ("lanes", "machine"), [(1, host_target()), (8, host_target()), (4, PLAIN)], ids=["one", "host", "plain"]
+)
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
-def test_operations(name: str, dtype: Dtype, lanes: int) -> None:
+def test_operations(name: str, dtype: Dtype, lanes: int, machine: Target) -> None:
     """Each operation on each dtype that has it, special numbers among the arguments."""
     arrays = operands(name, dtype)
     root = apply(name, *(load(k, a.dtype) for k, a in enumerate(arrays)))
-    (got,) = compute([root], arrays, lanes, host_target())
+    (got,) = compute([root], arrays, lanes, machine, machine)
     want = wanted(root, arrays)
     if name in ROUNDED and dtype in FLOATS:
         near(got, name, arrays, dtype)
@@ -410,3 +414,80 @@ def test_division_by_constants(divisor: float, dtype: Dtype) -> None:
     (got,) = compute([root], [x], 8, host_target())
     same(got, wanted(root, [x]))
     same(np.signbit(got), np.signbit(wanted(root, [x])) if divisor else np.signbit(got))
+
+
+LIBRARY = frozenset(
+    [
+        *(
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "exp",
+            "expm1",
+            "log",
+            "log1p",
+        ),
+        *("erf", "pow", "fmod", "floor", "ceil", "trunc", "rint", "floorf", "ceilf", "truncf", "rintf"),
+    ]
+)
+"""Functions of C's library that every process has."""
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "sapphirerapids"])
+def test_no_processor_needs_other_libraries(cpu: str) -> None:
+    """LLVM calls helpers for what a processor lacks, such as float16; none of these would be found."""
+    llvm = compiler._initialized()
+    features = "" if cpu == "x86-64" else "+f16c"
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=1)
+    roots = [
+        apply(name, *([load(9, BOOL)] if name == "select" else []), *(load(k, dtype) for k in range(arity)))
+        for name, dtype in CASES
+        if dtype in FLOATS
+        for arity in [OPERATIONS[name].arity - (name == "select")]
+    ]
+    roots += [cast(load(0, source), dtype) for source in DTYPES for dtype in DTYPES if source != dtype]
+    for lanes in (1, 8):
+        texts = [stored(root, lanes, Target(cpu, features, 32, 16)) for root in roots]
+        names = called(machine.emit_assembly(llvm.parse_assembly(joined(texts))))
+        assert "tan" in names
+        assert names <= LIBRARY, names - LIBRARY
+
+
+def stored(root: Expr, lanes: int, target: Target) -> str:
+    """Return a kernel that computes an expression of what its arguments point to, once."""
+    fn = Function()
+
+    def loaded(k: int) -> Any:
+        (dtype,) = (n.dtype for n in expr.postorder(root) if n.op == "input" and n.attr == k)
+        return fn.load(vector(scalar(dtype), lanes), fn.argument(k))
+
+    scalars = Scalars(fn, lanes, target)
+    fn.store(scalars.to_memory(scalars.emit([root], loaded)[0], root.dtype), fn.argument(10))
+    return fn.kernel().text
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return one module of many kernels."""
+    lines = [line for n, text in enumerate(texts) for line in text.replace("@KERNEL", f"@k{n}").splitlines()]
+    declared = [line for line in lines if line.startswith("declare")]
+    rest = [line for line in lines if not line.startswith("declare")]
+    return "\n".join([*dict.fromkeys(declared), *rest]) + compiler._TRAILER
+
+
+def called(assembly: str) -> set[str]:
+    """Return the names of functions that code calls."""
+    return set(re.findall(r"(?:callq?\s+|jmp\s+|movabsq\s+\$)([A-Za-z_]\w*)", assembly))
+
+
+def test_missing_helpers_would_be_seen() -> None:
+    """Where the processor has no float16 and the text asks for it, the calls show."""
+    llvm = compiler._initialized()
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu="x86-64", features="", opt=1)
+    text = stored(cast(load(0, F32), F16), 8, Target("x86-64", "+f16c", 16, 16))
+    assert "__truncsfhf2" in called(machine.emit_assembly(llvm.parse_assembly(joined([text]))))

@@ -29,7 +29,7 @@ _FOLDS: dict[str, Any] = {
 class Reduction:
     """fold: sum, prod, max, min (NaN if any is), and, or; in the dtype of expr, from its neutral element.
 
-    A sum in float16 or bfloat16 is kept in float32 and rounded once.
+    A sum or product in float16 or bfloat16 is kept in float32 and rounded once.
     """
 
     fold: str
@@ -49,7 +49,8 @@ class Rows:
     """axes: how many trailing axes of the domain are reduced.
 
     Every input view has the domain's shape. A full output has it too; any other has the rows' shape alone,
-    and its expression uses stages, and inputs that do not vary along the reduced axes (stride 0 there).
+    and its expression uses stages, and inputs that do not vary along the reduced axes (stride 0 there). No
+    output may share memory with an input: a device may compute some elements twice.
     """
 
     axes: int
@@ -78,7 +79,7 @@ class Rows:
 def _folded(fold: str, values: Any, axes: tuple[int, ...]) -> Any:
     """Fold over the axes, kept with size 1."""
     narrow = values.dtype.kind not in "biu" and values.dtype.itemsize < 4
-    wide = values.astype(np.float32) if narrow and fold == "sum" else values
+    wide = values.astype(np.float32) if narrow and fold in ("sum", "prod") else values
     return _FOLDS[fold].reduce(wide, axis=axes, keepdims=True, dtype=wide.dtype).astype(values.dtype)
 
 

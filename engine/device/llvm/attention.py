@@ -25,13 +25,11 @@ from graphdoc.engine.device.llvm.rows_along import ramp
 from graphdoc.engine.device.llvm.rows_fold import Fold
 from graphdoc.engine.device.llvm.rows_frame import blocks, up_to_lane
 from graphdoc.engine.device.llvm.rows_softmax import NUMBERS, RowScalars, falling_exp
+from graphdoc.engine.device.llvm.walk import threads_for
 from graphdoc.engine.expr import F32, leaves, load
 from graphdoc.engine.kernels.attention import Attention
 from graphdoc.engine.kernels.rows import Reduction
 from graphdoc.engine.program import Step, merged
-
-CYCLES_PER_THREAD = 12_000
-"""Work below which another thread costs more than it saves."""
 
 CHAINS = 4
 """Vectors of scores in flight."""
@@ -137,7 +135,7 @@ class _Emitter:
     def _threads(self) -> int:
         heads = prod(self.step.outputs[0].shape[: self.spec.batch])
         cycles = heads * self.s * self.t * (self.d + self.e + 12) // self.lanes // 2
-        return max(1, min(heads * -(-self.s // self.rows), cycles // CYCLES_PER_THREAD, 64))
+        return threads_for(0, cycles, heads * -(-self.s // self.rows))
 
     # ---- one block of query rows ---------------------------------------------------------------------------
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, floating, vector
 from graphdoc.engine.device.llvm.rows_frame import units
 from graphdoc.engine.device.llvm.scalar import Scalars
+from graphdoc.engine.device.llvm.walk import threads_for
 from graphdoc.engine.expr import F32, Expr
 from graphdoc.engine.kernels.recurrent import WIDTH, Recurrent
 from graphdoc.engine.program import Step
-
-CYCLES_PER_THREAD = 12_000
-"""Work below which another thread costs more than it saves."""
 
 SUMS = 8
 """Independent sums that hide the latency of a multiplication and addition."""
@@ -69,7 +67,7 @@ class _Emitter:
 
     def _parts(self) -> tuple[int, int]:
         """Return into how many parts the batch is cut, and how many rows each has."""
-        worth = self._work() * self.batch // CYCLES_PER_THREAD
+        worth = threads_for(0, self._work() * self.batch, self.batch)
         parts = max(1, min(-(-self.batch // self.rows), worth, 4 // self.directions))
         return parts, -(-self.batch // parts)
 
@@ -84,7 +82,8 @@ class _Emitter:
         return fn.kernel(4 * self.pad * rows * 6, self._threads(parts))
 
     def _threads(self, parts: int) -> int:
-        return self.directions * parts if self._work() > CYCLES_PER_THREAD else 1
+        units = self.directions * parts
+        return threads_for(0, self._work() * self.batch * self.directions, units)
 
     def address(self, k: int, *at: Number) -> Value:
         """Return where operand k has an element; positions left out are 0."""

@@ -6,15 +6,13 @@ from typing import Any
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.rows_across import Across, Tile, tile_of
 from graphdoc.engine.device.llvm.rows_along import Along, lanes_of
-from graphdoc.engine.device.llvm.rows_layout import Axis, Layout, arrange, product
+from graphdoc.engine.device.llvm.rows_layout import Axis, Layout, arrange
 from graphdoc.engine.device.llvm.rows_passes import cost
 from graphdoc.engine.device.llvm.rows_softmax import sharpened
+from graphdoc.engine.device.llvm.walk import threads_for
 from graphdoc.engine.expr import DTYPES
 from graphdoc.engine.kernels.rows import Rows
 from graphdoc.engine.program import Step
-
-CYCLES_PER_THREAD = 12_000
-"""Work below which another thread costs more than it saves."""
 
 
 def tactics_rows(step: Step, target: Target) -> list[str]:
@@ -88,8 +86,8 @@ def _across_cost(spec: Rows, layout: Layout, target: Target, axis: Axis | None) 
 
 
 def _threads(spec: Rows, layout: Layout, target: Target, units: int) -> int:
-    lanes = lanes_of(
-        spec, layout, target, max((*layout.rows, *layout.reduced), key=lambda a: a.size, default=None)
-    )
-    cycles = product(layout.rows) * product(layout.reduced) * (cost(_exprs(spec)) + 1) / lanes
-    return max(1, min(units, int(cycles // CYCLES_PER_THREAD), 64))
+    longest = max((*layout.rows, *layout.reduced), key=lambda a: a.size, default=None)
+    elements = layout.count * layout.length
+    cycles = elements * (cost(_exprs(spec)) + 1) / lanes_of(spec, layout, target, longest)
+    nbytes = elements * sum(layout.dtypes[k].itemsize for k in _elements(layout))
+    return threads_for(nbytes, cycles, units)

@@ -5,12 +5,10 @@ the next, so that the group's records stay near.
 """
 
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, floating, vector
+from graphdoc.engine.device.llvm.walk import threads_for
 from graphdoc.engine.expr import F32
 from graphdoc.engine.kernels.trees import CHILDREN, FEATURES, TOGETHER, TRACKS, Trees
 from graphdoc.engine.program import Step
-
-CYCLES_PER_THREAD = 12_000
-"""Work below which another thread costs more than it saves."""
 
 WIDEST = 16
 """Columns added up at once."""
@@ -57,7 +55,7 @@ class _Emitter:
         with fn.loop(0, sets) as (group, _), fn.loop(low, high) as (row, _):
             self._row(group, row)
         cycles = rows * groups * TOGETHER * 24
-        return fn.kernel(0, max(1, min(rows, cycles // CYCLES_PER_THREAD, 64)))
+        return fn.kernel(0, threads_for(0, cycles, rows))
 
     def _output(self, row: Number, column: Number) -> Value:
         fn, (down, along) = self.fn, self.strides[1]

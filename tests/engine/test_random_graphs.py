@@ -50,6 +50,15 @@ def test_engine_agrees_with_onnx_runtime(part: int) -> None:
         assert not outcome.differences, f"graph {number}: {told(outcome)}"
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_level_1_agrees_with_onnx_runtime(part: int) -> None:
+    """Every layer too, in programs on the NumPy device; and fused with level 0."""
+    for number in range(part, SEEDS, 2):
+        outcome = judge(*random_graph(f"test/{number}", keep_failures=True), level=1)
+
+        assert not outcome.differences, f"graph {number}: {told(outcome)}"
+
+
 @settings(
     max_examples=10, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )

@@ -30,7 +30,7 @@ from graphdoc.engine.scope import qualified
 from graphdoc.engine.vjp_control import Pass, backwards_through
 from graphdoc.engine.vjp_rules import Node, NoRuleError, derive
 
-for _name in ("vjp_recurrent", "vjp_resize"):  # they register their rules
+for _name in ("vjp_ms", "vjp_recurrent", "vjp_resize"):  # they register their rules
     import_module(f"graphdoc.engine.{_name}")
 
 Cotangents = dict[ir.Value, Array]

@@ -23,7 +23,8 @@ def model(body: str, feeds: Feeds, *, fixed: frozenset[str] = FIXED, opset: int 
     inputs = ", ".join(f"{TYPES[x.dtype.name]}{list(x.shape)} {key if key in fixed else key + '_in'}"
                        for key, x in feeds.items())  # fmt: skip
     first = " ".join(f"{key} = Identity({key}_in)" for key in feeds if key not in fixed)
-    text = f'<ir_version: 10, opset_import: ["" : {opset}]> g ({inputs}) => (double[] y) {{ {first} {body} }}'
+    header = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    text = f"{header} g ({inputs}) => (double[] y) {{ {first} {body} }}"
     return ir.from_proto(onnx.parser.parse_model(text))
 
 

@@ -268,7 +268,42 @@ def _bodies() -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
+def _fused() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Operators of com.microsoft."""
+    image = {"a": signed(1, 2, 5, 4), "b": signed(3, 2, 2, 2), "c": signed(3)}
+    skip = {"a": signed(2, 3, 4), "b": signed(2, 3, 4), "c": sample(4)}
+    cases = {
+        f"FusedConv with {name}": (
+            f'y = com.microsoft.FusedConv <activation="{name}"{more}, pads=[1,0,0,1]> (a, b, c)',
+            image,
+        )
+        for name, more in (
+            ("Relu", ""),
+            ("Tanh", ""),
+            ("Sigmoid", ""),
+            ("LeakyRelu", ", activation_params=[0.3]"),
+            ("Clip", ", activation_params=[-1.0, 1.5]"),
+            ("HardSigmoid", ", activation_params=[0.3, 0.4]"),
+        )
+    }
+    cases["FusedConv with Z"] = (
+        'y = com.microsoft.FusedConv <activation="Relu"> (a, b, c, d)',
+        {**image, "d": signed(1, 3, 4, 3)},
+    )
+    cases["SkipLayerNormalization"] = (
+        "p, m, v, s = com.microsoft.SkipLayerNormalization (a, b, c, d, e) y = Mul(p, s)",
+        {**skip, "d": signed(4), "e": signed(4)},
+    )
+    cases["SkipSimplifiedLayerNormalization"] = (
+        "p, m, v, s = com.microsoft.SkipSimplifiedLayerNormalization (a, b, c, d) y = Add(p, s)",
+        {**skip, "d": signed(4)},
+    )
+    cases["QuickGelu"] = ("y = com.microsoft.QuickGelu (a)", {"a": signed(3, 4)})
+    return cases
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **_fused(),
     **_bodies(),
     **_elementwise(),
     **_products(),

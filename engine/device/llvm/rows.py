@@ -62,7 +62,7 @@ def _exprs(spec: Rows) -> list[Any]:
 def _loads(layout: Layout, operands: Sequence[int], axis: Axis | None, lanes: int) -> float:
     """Return about how many instructions it takes to read and write a vector of each operand."""
     steps = [axis.strides[k] if axis else 0 for k in operands]
-    return sum(1.0 if step in (0, 1) else 2.0 * lanes for step in steps)
+    return sum(1.0 if step in (0, 1) else 3.0 if step == 2 else 2.0 * lanes for step in steps)
 
 
 def _elements(layout: Layout) -> list[int]:

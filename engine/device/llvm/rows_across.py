@@ -42,6 +42,8 @@ def tile_of(spec: Rows, layout: Layout, target: Target, axis: Axis | None) -> Ti
     exprs = [s.expr for s in spec.stages]
     room = max(1, (target.registers - 2) // 2 // max(1, len(exprs)))
     room = room if cost(exprs) <= 8 else min(room, 4)
+    if axis and any(axis.strides[k] not in (0, 1) for k in layout.varying):
+        room = min(room, 2)  # vectors put together from single elements make long code
     beside = _beside(layout, axis)
     if beside is not None and _shares(layout, beside):
         positions = _even(beside.size, room)

@@ -16,7 +16,7 @@ class Frame:
         self.bases = [fn.argument(k) for k in range(len(layout.dtypes))]
         self._sizes = {id(a): fn.dim(a.size) for a in (*layout.rows, *layout.reduced)}
         self._strides = {
-            (id(a), k): s if s in (0, 1) else fn.dim(s)
+            (id(a), k): s if s in (0, 1, 2) else fn.dim(s)
             for a in (*layout.rows, *layout.reduced)
             for k, s in enumerate(a.strides)
         }
@@ -52,6 +52,8 @@ class Frame:
         if step == 1:
             return self.fn.load(vector(self.element(k), lanes), pointer)
         assert axis is not None  # noqa: S101  # a step needs an axis
+        if step == 2 and lanes > 2:
+            return self._every_second(k, pointer, lanes)
         return self._gathered(k, pointer, lanes, self.stride(axis, k))
 
     def scalars(self, lanes: int) -> RowScalars:
@@ -62,6 +64,15 @@ class Frame:
         """Write a register's lanes to operand k along an axis."""
         dtype = self.layout.dtypes[k]
         self.store(k, self.scalars(lanes).to_memory(value, dtype), pointer, axis)
+
+    def _every_second(self, k: int, pointer: Value, lanes: int) -> Value:
+        """Read every second element: two vectors, which end with the last one wanted."""
+        kind = vector(self.element(k), lanes)
+        low = self.fn.load(kind, pointer)
+        high = self.fn.load(kind, self.ahead(k, pointer, lanes - 1))
+        order = [2 * i if 2 * i < lanes else 2 * i + 1 for i in range(lanes)]
+        mask = ", ".join(f"i32 {i}" for i in order)
+        return self.fn.op(f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>", kind)
 
     def _gathered(self, k: int, pointer: Value, lanes: int, step: Number) -> Value:
         fn, kind = self.fn, vector(self.element(k), lanes)

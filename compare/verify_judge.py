@@ -346,7 +346,7 @@ def _truth_limit(numbers: _Numbers, truth: Array | None, others: _Others, finite
     usable = [distance for distance in elsewhere if float(distance.max()) <= CHAOS * numbers.scale]
     limits = [_distances(distance, other, x, numbers) for distance in usable]
     best = next((limit for limit in limits if limit.holds), first)
-    return replace(best, certain=own.size >= FEW)
+    return replace(best, certain=own.size >= FEW and not _by_few(other))
 
 
 def _distances(own: Array, other: Array, x: Array, numbers: _Numbers) -> _Limit:
@@ -365,6 +365,14 @@ def _distances(own: Array, other: Array, x: Array, numbers: _Numbers) -> _Limit:
         rms_other, RMS_MARGIN * rms + unit, f"{RMS_MARGIN:.0f} × {reason}, root of the mean square"
     )
     return largest if overall.holds else overall
+
+
+def _by_few(distances: Array) -> bool:
+    """Whether a few of many elements make up most of a root of the mean square: chance makes that large."""
+    if distances.size < FEW * FEW:
+        return False
+    squares = np.square(distances)
+    return bool(np.partition(squares, -FEW)[-FEW:].sum() > squares.sum() / 2)
 
 
 def _rms(values: Array) -> float:

@@ -15,6 +15,7 @@ from graphdoc.compare.verify import Verifier, verify
 from graphdoc.compare.verify_hazards import Hazard, Hazards
 from graphdoc.compare.verify_inputs import InputSets
 from graphdoc.compare.verify_interface import is_old_claim
+from graphdoc.compare.verify_judge import Evidence, Verdict, judge
 from graphdoc.compare.verify_light import without_weights
 from graphdoc.compare.verify_sides import OPENERS
 from graphdoc.surgeon.model import Source, load
@@ -511,3 +512,18 @@ def test_all_elements_that_are_too_far_off_are_counted() -> None:
     assert "NaN or infinite where it was not, or the reverse: 2 of 8 elements, the first at [0, 3]" in str(
         found.runs[0]
     )
+
+
+@pytest.mark.parametrize(("spread", "verdict"), [(3e-4, Verdict.AGREES), (0.0, Verdict.DIFFERS)])
+def test_one_element_that_chance_moves(spread: float, verdict: Verdict) -> None:
+    """Of 10 000 elements one makes up the whole root of the mean square: the original must move it too."""
+    rng = np.random.default_rng(0)
+    original = np.concatenate([rng.random(9_999), [0.9]]).astype(np.float32)
+    rounding = np.concatenate([rng.standard_normal(9_999) * 1e-8, [4e-5]])
+    truth = original + rounding
+    edited = (truth + np.concatenate([rng.standard_normal(9_999) * 1e-8, [3e-4]])).astype(np.float32)
+    moved = original.copy()
+    moved[-1] += np.float32(spread)
+    evidence = Evidence(lambda: {"y": truth}, lambda: [{"y": moved}], 10, extreme=False)
+
+    assert judge("y", original, edited, evidence, exact=False).verdict == verdict

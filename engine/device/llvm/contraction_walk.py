@@ -144,8 +144,8 @@ class Emitter:
             self._copy_panel(bases[1], valid)
             bases[1] = self.panel
         before, begun = f.mul(block, self.d_per_block), f.mul(group, self.d_per_block)
-        start = f.call("llvm.smax.i64", "i64", number(f.sub(first, begun)), number(0))
-        start, stop = f.add(before, start), f.least(f.sub(last, begun), self.d_per_block)
+        skipped = f.call("llvm.smax.i64", "i64", number(f.sub(first, begun)), number(0))
+        start, stop = f.add(before, skipped), f.least(f.sub(last, begun), self.d_per_block)
         new = f.op(f"icmp eq {number(panel)}, 0", "i1")
         fresh = f.binary("or", new, f.op(f"icmp eq {group}, {begin.name}", "i1"))
         top = self._first_row(before)

@@ -129,18 +129,18 @@ class _Emitter:
             image, result = f.at(source, c, element), f.at(target, c, self.kind)
             with f.loop(0, p) as (j, _):
                 column = f.at(image, f.mul(j, sx), element)
-                loaded = [
-                    self.precision.widened(
-                        f.load(vector(element, self.lanes), f.at(column, f.mul(sy, i), element)), dtype
-                    )
-                    for i in range(p)
-                ]
-                for i, value in enumerate(self.inward.apply(loaded)):
-                    f.store(value, self._kept(f.add(j, i * p)))
-            with f.loop(0, p) as (i, _):
-                row = [f.load(self.line, self._kept(f.add(f.mul(i, p), j))) for j in range(p)]
-                for j, value in enumerate(self.inward.apply(row)):
-                    f.store(value, f.at(result, f.mul(f.add(f.mul(i, p), j), self.d_v), self.kind))
+                places = [f.at(column, f.mul(sy, i), element) for i in range(p)]
+                read = [f.load(vector(element, self.lanes), place) for place in places]
+                self._keep(j, self.inward.apply([self.precision.widened(x, dtype) for x in read]))
+            with f.loop(0, p) as (row, _):
+                kept = [f.load(self.line, self._kept(f.add(f.mul(row, p), at))) for at in range(p)]
+                for at, value in enumerate(self.inward.apply(kept)):
+                    f.store(value, f.at(result, f.mul(f.add(f.mul(row, p), at), self.d_v), self.kind))
+
+    def _keep(self, column: Number, values: Sequence[Value]) -> None:
+        """Write a column of the half-transformed tile."""
+        for i, value in enumerate(values):
+            self.f.store(value, self._kept(self.f.add(column, i * (self.size + 2))))
 
     def _kept(self, at: Number) -> Value:
         """Return the address of vector ``at`` of the half-transformed tile."""
@@ -208,8 +208,7 @@ class _Emitter:
                 f.load(self.line, f.at(product, f.mul(f.add(j, i * p), self.d_m), self.kind))
                 for i in range(p)
             ]
-            for i, value in enumerate(self.outward.apply(loaded)):
-                f.store(value, self._kept(f.add(j, i * p)))
+            self._keep(j, self.outward.apply(loaded))
 
     def _output_row(self, i: Number, starts: list[Value], skipped: Number) -> None:
         """Emit row i of a tile's outputs, the columns from ``skipped`` on."""

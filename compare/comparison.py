@@ -34,6 +34,9 @@ from graphdoc.surgeon.stubs import stripped_remark
 LATENCY_SECONDS = 0.15
 """Time spent on whole untapped runs of each side."""
 
+RESUMED = 64 << 20
+"""Bytes of inner values held at a time where runs resume, so that more would save no time."""
+
 LATENCY_RUNS = 20
 LEAST_RUNS = 4
 """The first of them warms up."""
@@ -225,6 +228,7 @@ def _measure(
 ) -> Measured:
     shapes = dict(ref.constants)
     shapes.update((n, v.shape) for n, v in feeds[0].items() if isinstance(v, np.ndarray))
+    both_resume = all(getattr(runner, "resumes", False) for runner in (a, b))
     return measure_all(
         a,
         b,
@@ -232,7 +236,7 @@ def _measure(
         points,
         ref.outputs,
         shapes,
-        budget=_budget(options),
+        budget=options.memory or (RESUMED if both_resume else _budget(options)),
         tolerance=options.tolerance,
         feeding=feeding,
         progress=progress,

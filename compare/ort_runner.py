@@ -45,6 +45,7 @@ class OrtRunner:
     """
 
     version = ort.__version__
+    resumes = True
 
     def __init__(self, name: str, target: Target, options: RunnerOptions, providers: tuple[str, ...]) -> None:
         self.name = name
@@ -55,6 +56,7 @@ class OrtRunner:
             providers, str(path.parent) if path else "", options.threads, options.times
         )
         self._is_timed = False
+        self._seen: dict[str, int] = {}
         self._warming: threading.Thread | None = None
         self._open = ExitStack()
 
@@ -110,7 +112,7 @@ class OrtRunner:
         self._ready()
         started = time.perf_counter()
         main = self._main
-        sizes = _known(main.open_tapped().sizes(feeds))
+        sizes = _known(main.open_tapped().sizes(feeds), self._seen)
         left = list(taps)
         outputs = frozenset(self._target.outputs)
         wanted = frozenset(left if budget is None else _within(left, sizes, budget, outputs))
@@ -124,9 +126,11 @@ class OrtRunner:
             values = main.run(feeds, [*names, *self._target.outputs])
             if self._factory.times and not self._is_timed:
                 self._repeat(feeds, time.perf_counter() - started)
+        self._seen.update((name, nbytes(value)) for name, value in values.items())
         nested = Nested(wanted)
         nested.descend(main, {**feeds, **values})
-        return Run({**values, **nested.found}, main.timings(), nested.unreachable, cut)
+        timings = {**main.timings(), **self._segments.timings}
+        return Run({**values, **nested.found}, timings, nested.unreachable, cut)
 
     def _part(self, feeds: Mapping[str, Any], names: list[str]) -> Values:
         """Return layers, no others held; where a value in between has no type of its own, all are."""
@@ -185,8 +189,11 @@ class OrtRunner:
         self.__dict__.pop("_untouched", None)
 
 
-HELD = 128 << 20
+HELD = 64 << 20
 """Bytes of all values of a model from which on a session holds no more of them than are asked for."""
+
+GUESS = 1 << 20
+"""Bytes that a value is taken to have before any is seen whose size is not inferred."""
 
 PORTION = 64 << 20
 """Bytes of values that layers compute from given ones at a time."""
@@ -206,11 +213,11 @@ def _portions(names: Collection[str], given: Values) -> Iterator[list[str]]:
         yield part
 
 
-def _known(sizes: Mapping[str, int | None]) -> dict[str, int]:
-    """Return the size of every value; what is not known counts as the mean of the others."""
-    known = [size for size in sizes.values() if size is not None]
-    mean = sum(known) // len(known) if known else 0
-    return {name: mean if size is None else size for name, size in sizes.items()}
+def _known(inferred: Mapping[str, int | None], seen: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of every value: as seen, else as inferred, else the mean of what was seen of such."""
+    unknown = [seen[name] for name, size in inferred.items() if size is None and name in seen]
+    guess = sum(unknown) // len(unknown) if unknown else GUESS
+    return {n: seen.get(n, guess if size is None else size) for n, size in inferred.items()}
 
 
 def _within(

@@ -41,8 +41,9 @@ class Runner(Protocol):
     A runner may also have ``warm()``, which starts opening what it needs in the background,
     ``taps_are_free = True``, which says that a run with taps is the same run as one without, and
     ``forced_each(feeds, given, taps, sink)``, which is ``forced`` that hands over each value once it is there
-    and keeps none. ``computes = False`` says that its values were saved before: it has neither times nor
-    ``forced``.
+    and keeps none. ``resumes = True`` says that a run for the layers after those of the run before costs no
+    more than these layers, so that a small budget costs no time. ``computes = False`` says that its values
+    were saved before: it has neither times nor ``forced``.
 
     name: as typed on the command line. version: of the library behind it. settings: in words.
     fallbacks: operators that another implementation serves, in words.

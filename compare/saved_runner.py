@@ -23,6 +23,7 @@ class SavedRunner:
     """Values by name; nothing is computed."""
 
     computes = False
+    resumes = True
     version = ""
 
     def __init__(self, name: str, target: Target, run: SavedRun) -> None:

@@ -301,10 +301,13 @@ def _tiles(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
     across: list[Number] = [s if s in (0, 1) else fn.dim(s) for s in how.tile or ()]
     places = body.moved(body.bases, offsets)
     whole_rows, whole = fn.sub(rows, fn.mod(rows, side)), fn.sub(size, fn.mod(size, side))
-    with fn.loop(0, whole_rows, side) as (r, _):
-        line = body.along(places, r, across)
-        with fn.loop(0, whole, side) as (i, _):
-            _tile(body, body.along(line, i, body.steps), across)
+    outer, inner = (whole, body.steps), (whole_rows, across)
+    if not how.along:
+        outer, inner = inner, outer
+    with fn.loop(0, outer[0], side) as (n, _):
+        line = body.along(places, n, outer[1])
+        with fn.loop(0, inner[0], side) as (m, _):
+            _tile(body, body.along(line, m, inner[1]), across)
     with fn.loop(0, rows) as (r, _):
         inside = fn.op(f"icmp slt {r}, {number(whole_rows).name}", "i1")
         start = fn.op(f"select {inside}, {number(whole)}, i64 0", "i64")

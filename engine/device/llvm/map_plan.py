@@ -1,5 +1,6 @@
 """How to run a map: along which axis vectors lie, by rows or by tiles, how wide, and on how many threads."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -26,6 +27,9 @@ WIDE = {
     **dict.fromkeys(("exp", "expm1", "sigmoid", "tanh"), 3),
 }
 """Registers that an operation on one vector needs while it runs, its arguments among them; all others 1."""
+
+PAGE = 4096
+"""Bytes after which addresses meet the same sets of the nearest cache."""
 
 SPACED = 4
 """Up to this stride inputs are read as whole vectors, of which some lanes are taken."""
@@ -56,7 +60,7 @@ class Plan:
     lanes: elements to a vector. unroll: how many vectors a round. masks: whether a row shorter than a vector
     is one masked vector, else it goes element by element. many: how many neighbours in the memory of the
     outputs are computed with each element of the row, and interleaved; group: the strides from one to the
-    next.
+    next. along: whether tiles follow one another across the row first.
     """
 
     operands: tuple[Operand, ...]
@@ -71,6 +75,7 @@ class Plan:
     masks: bool
     group: tuple[int, ...]
     many: int
+    along: bool
     threads: int
 
 
@@ -274,6 +279,7 @@ def _by_rows(
         masks and lanes > 1,
         woven,
         many,
+        False,
         threads,
     )
 
@@ -289,7 +295,40 @@ def _tiled(
     units = prod(s for s, _ in outer)
     threads = threads_for(_nbytes(axes, operands), total * cycles / side, units)
     none = (0,) * len(operands)
-    return Plan(operands, tuple(starts), outer, steps, row, along, column, side, 1, False, none, 1, threads)
+    along_first = _crowded(axes, across, operands)
+    return Plan(
+        operands,
+        tuple(starts),
+        outer,
+        steps,
+        row,
+        along,
+        column,
+        side,
+        1,
+        False,
+        none,
+        1,
+        along_first,
+        threads,
+    )
+
+
+def _crowded(axes: Axes, across: int, operands: Sequence[Operand]) -> bool:
+    """Return whether the lines of a tile's inputs crowd into few sets of the cache, more than its outputs do.
+
+    A set is found by an address modulo a page, so strides with large powers of 2 meet the same few. What is
+    crowded is best read whole, line by line, before other lines drive it out.
+    """
+    (_, along), (_, steps) = axes[across], axes[-1]
+
+    def share(stride: int, operand: Operand) -> int:
+        return math.gcd(stride * operand.dtype.itemsize, PAGE)
+
+    turned = _turned(along, steps, operands)
+    reads = [share(s, o) for s, o, yes in zip(steps, operands, turned, strict=True) if yes]
+    writes = [share(s, o) for s, o in zip(along, operands, strict=True) if o.kind == "output"]
+    return max(reads) >= max(PAGE // 8, *writes)
 
 
 def _without(axes: Axes, gone: Sequence[int | None], operands: int) -> Axes:

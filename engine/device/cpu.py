@@ -105,10 +105,10 @@ class CpuExecutable:
         memory: MemoryPlan | None = None,
     ) -> None:
         self.program = program
-        self.kernels = list(found)
         self.memory = plan(program) if memory is None else memory
         if code is None:
             code = addresses([k.text for k in found if k is not None], target)
+        self.kernels = [k if k is not None and k.text in code else None for k in found]
         self._target = target
         self._table = Table(program, self.kernels, code, self.memory, threads)
         self._run_steps = driver.steps_function(target)

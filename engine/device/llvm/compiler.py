@@ -13,6 +13,7 @@ from typing import Any
 
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.objects import ObjectCache, user_cache
+from graphdoc.engine.device.llvm.symbols import missing
 
 _LEVEL = 2
 """The code generator's level: 1 and 2 give the same speed on vector code, 3 costs more and gives no more."""
@@ -36,10 +37,13 @@ if hasattr(os, "register_at_fork"):
 def host_target() -> Target:
     """Return the processor of this machine.
 
-    Raises ImportError or OSError where llvmlite is missing or cannot be loaded.
+    Raises ImportError or OSError where llvmlite is missing or cannot be loaded, or the system is none that
+    kernels and their threads can rely on.
     """
     import llvmlite.binding as llvm
 
+    if os.name != "posix":
+        raise OSError("machine code needs a POSIX system")
     has = llvm.get_host_cpu_features()
     vector, registers = 16, 16
     if has.get("avx512f") and has.get("avx512vl") and has.get("avx512bw") and has.get("avx512dq"):
@@ -75,23 +79,27 @@ def key(text: str, target: Target) -> str:
 def compile_kernel(kernel: Kernel, target: Target) -> int:
     """Return the address of a kernel's machine code.
 
-    Raises RuntimeError when LLVM refuses the text: a fault of its emitter.
+    Raises RuntimeError when LLVM refuses the text, a fault of its emitter, or the code calls what is missing.
     """
-    return addresses([kernel.text], target)[kernel.text]
+    found = addresses([kernel.text], target)
+    if not found:
+        raise RuntimeError("the machine code calls routines that this process lacks")
+    return found[kernel.text]
 
 
 def addresses(texts: Iterable[str], target: Target) -> dict[str, int]:
     """Return the address of each text's code, compiling what neither memory nor the cache on disk holds.
 
     texts: of kernels (:class:`~graphdoc.engine.device.llvm.builder.Kernel`), or of other modules whose one
-        public function is called ``@KERNEL``.
+        public function is called ``@KERNEL``. Those whose code calls routines that this process lacks have
+        no address.
     """
     names = {text: symbol(text) for text in texts}
     with _lock():
         code = _code(target)
-        missing = {text: name for text, name in names.items() if name not in code}
-        code.update(_load({name: _object(text, target) for text, name in missing.items()}))
-        return {text: code[name] for text, name in names.items()}
+        new = {name: text for text, name in names.items() if name not in code}
+        code.update(_load({name: _object(text, target) for name, text in new.items()}))
+        return {text: code[name] for text, name in names.items() if name in code}
 
 
 def objects(texts: Iterable[str], target: Target) -> dict[str, bytes]:
@@ -101,11 +109,11 @@ def objects(texts: Iterable[str], target: Target) -> dict[str, bytes]:
 
 
 def load_objects(kept: Mapping[str, bytes], target: Target) -> dict[str, int]:
-    """Return the addresses of object files that :func:`objects` returned, by symbol."""
+    """Return the addresses of object files that :func:`objects` returned, by symbol; as :func:`addresses`."""
     with _lock():
         code = _code(target)
         code.update(_load({name: body for name, body in kept.items() if name not in code}))
-        return {name: code[name] for name in kept}
+        return {name: code[name] for name in kept if name in code}
 
 
 @cache
@@ -155,6 +163,7 @@ def _initialized() -> Any:
 
 def _load(code: Mapping[str, bytes]) -> dict[str, int]:
     """Return the addresses of objects by symbol, loaded into one engine that is never freed."""
+    code = {name: body for name, body in code.items() if not missing(body)}
     if not code:
         return {}
     llvm = _initialized()

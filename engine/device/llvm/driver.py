@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.device.llvm.builder import Target
-from graphdoc.engine.device.llvm.compiler import addresses
+from graphdoc.engine.device.llvm.builder import Kernel, Target
+from graphdoc.engine.device.llvm.compiler import compile_kernel
 from graphdoc.engine.device.llvm.pool import WAIT, waiting
 
 WORDS, RECORD, FIXUP = 24, 8, 3
@@ -178,7 +178,7 @@ def steps_function(target: Target) -> int:
     body = _STEPS.replace("{fixup}", str(FIXUP)).replace("{record}", str(RECORD))
     body = body.replace("{data}", str(DATA)).replace("{clock}", str(clock))
     text = waiting(WAIT + body, target)
-    return addresses([text], target)[text]
+    return compile_kernel(Kernel(text, ()), target)
 
 
 def _check_layout() -> None:

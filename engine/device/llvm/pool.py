@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.device.llvm.builder import Target
-from graphdoc.engine.device.llvm.compiler import addresses
+from graphdoc.engine.device.llvm.builder import Kernel, Target
+from graphdoc.engine.device.llvm.compiler import compile_kernel
 from graphdoc.engine.memory import aligned
 
 MAX_THREADS = 256
@@ -193,7 +193,7 @@ def share(target: Target) -> Any:
     One argument alone, since ctypes takes a microsecond for three.
     """
     text = waiting(WAIT + _SHARE, target)
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses([text], target)[text])
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compile_kernel(Kernel(text, ()), target))
 
 
 class Pool:
@@ -224,7 +224,7 @@ class Pool:
 
     def _start(self) -> bool:
         text = waiting(_WORKER, self._target)
-        entry = addresses([text], self._target)[text]
+        entry = compile_kernel(Kernel(text, ()), self._target)
         me = np.array([self.address, self.threads, 0, 0], np.int64)
         me[2] = self._state[:8].view(np.int64)[0]
         base = int(me.ctypes.data)

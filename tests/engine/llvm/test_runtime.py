@@ -188,6 +188,34 @@ def test_text_that_llvm_refuses() -> None:
     assert compiler.compile_kernel(Kernel(toy.ADD, ()), HOST) > 0
 
 
+def test_code_that_calls_what_is_missing_is_left_to_the_host() -> None:
+    """LLVM would end the process; the step's specification computes instead."""
+    text = toy.ADD.replace("define void @KERNEL", "declare void @nobody_has_this()\ndefine void @KERNEL")
+    text = text.replace("done:\n", "done:\n  call void @nobody_has_this()\n")
+    with pytest.raises(RuntimeError, match="lacks"):
+        compiler.compile_kernel(Kernel(text, ()), HOST)
+    program = chain(6, 2)
+    executable = loaded(program, 1, [toy.kernel(program.steps[0]), Kernel(text, (6,))])
+    x = numbers(6)
+
+    assert [kernel is None for kernel in executable.kernels] == [False, True]
+    assert executable.run([x])[0].tobytes() == evaluate(program, {"x": x})["y"].tobytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="object files are ELF on Linux")
+def test_names_that_an_object_needs() -> None:
+    """A routine of libm that stands in the text, none where there is none."""
+    from graphdoc.engine.device.llvm.symbols import undefined
+
+    text = toy.ADD.replace("define void @KERNEL", "declare float @erff(float)\ndefine void @KERNEL")
+    text = text.replace("%s = fadd float %x, %z", "%s = call float @erff(float %x)")
+    plain, calls = (compiler.objects([t], HOST) for t in (toy.ADD, text))
+
+    assert [list(undefined(body)) for body in plain.values()] == [[]]
+    assert [list(undefined(body)) for body in calls.values()] == [["erff"]]
+    assert list(undefined(b"no object file")) == []
+
+
 def test_equal_texts_are_compiled_once() -> None:
     """Two programs share the code of equal kernels; functions of a kernel's own do not collide."""
     helper = "define internal void @KERNEL.help() {\n  ret void\n}\n"

@@ -7,7 +7,7 @@ from math import prod
 
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.walk import Block, ordered, threads_for
-from graphdoc.engine.expr import BF16, BOOL, F16, I64, Dtype, Expr, leaves, postorder
+from graphdoc.engine.expr import BF16, BOOL, F16, F64, I64, Dtype, Expr, leaves, postorder
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.program import Axes, Step, merged
 
@@ -21,8 +21,12 @@ CYCLES: dict[str, float] = {
 }
 """What an operation costs on one vector, about; all others 1."""
 
+CALLS = 16
+"""Registers that calls of the C library drive out: all."""
+
 WIDE = {
-    **dict.fromkeys(("pow", "sin", "cos"), 8),
+    **dict.fromkeys(("tan", "asin", "acos", "atan", "sinh", "cosh", "fmod", "mod"), CALLS),
+    **dict.fromkeys(("pow", "sin", "cos"), 6),
     **dict.fromkeys(("erf", "log", "log1p"), 4),
     **dict.fromkeys(("exp", "expm1", "sigmoid", "tanh"), 3),
 }
@@ -144,7 +148,8 @@ def _pressure(exprs: Sequence[Expr], lanes: int, target: Target) -> int:
     live, worst = 0, 0
     for at, node in enumerate(order):
         live -= sum(size(a) for a in set(node.args) if last[a] == at)
-        worst = max(worst, live + max(size(node), WIDE.get(node.op, 1)))
+        calls = node.dtype == F64 and node.op in WIDE
+        worst = max(worst, live + max(size(node), CALLS if calls else WIDE.get(node.op, 1)))
         live += size(node) if last.get(node, at) > at else 0
     return worst
 

@@ -285,3 +285,18 @@ def test_a_dtype_without_machine_code_is_left_to_the_host() -> None:
     view, _ = strided(np.zeros((2, 3), kind), [0, 1])
     out, _ = fresh((2,), kind)
     assert emit_rows(Step(folded("sum", kind)(1, 3), (view,), (out,)), TARGETS[0]) is None
+
+
+def test_rows_of_nothing_are_neutral() -> None:
+    """A sum over no elements is 0, a product 1, along and across."""
+    for fold, wanted in (("sum", 0), ("prod", 1)):
+        for order in ((0, 1), (1, 0)):
+            view, memory_of = strided(np.zeros((3, 0), np.float32), order)
+            out, o_memory = fresh((3,), F32)
+            step = Step(folded(fold, F32)(1, 0), (view,), (out,))
+            memory = {view.buffer: memory_of, out.buffer: o_memory}
+            for tactic in tactics_rows(step, TARGETS[0]):
+                made = emit_rows(step, TARGETS[0], tactic)
+                assert made is not None
+                ((found, _),) = both(made, step, memory, 2, TARGETS[0])
+                assert (found == wanted).all()

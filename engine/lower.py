@@ -42,6 +42,7 @@ FAMILIES = (
     "integer",
     "recurrent",
     "trees",
+    "ml",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 

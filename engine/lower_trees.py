@@ -205,7 +205,7 @@ def _plus(at: Site, scores: View, base: Sequence[float]) -> View:
     return at.map(lambda s, b: apply("add", s, b), scores, row)
 
 
-def _finished(at: Site, scores: View, transform: str) -> View:
+def finished(at: Site, scores: View, transform: str) -> View:
     """Apply the post transform to two columns or more."""
     if transform == "NONE":
         return scores
@@ -245,7 +245,7 @@ def regressor(
         scores = at.map(lambda s: apply("div", s, const(len(nodes.roots), F32)), scores)
     base = _weights(base_values_as_tensor, base_values)
     scores = _plus(at, scores, base if len(base) == n_targets else [])
-    return _finished(at, scores, post_transform) if n_targets > 1 else scores
+    return finished(at, scores, post_transform) if n_targets > 1 else scores
 
 
 @lowering("TreeEnsembleClassifier", domain=ML)
@@ -294,12 +294,12 @@ def _many(
     elif np.any(packed.always != 1):
         raise NotLowered("classes that not every row has votes for")
     (top,) = run_rows(at, [total], [1], place_of(total, 1, "min", "max"), [(stage(1, I64), False)])
-    return _labelled(at, top.permuted([0, 1]).reshaped((total.shape[0],)), labels), _finished(
+    return labelled(at, top.permuted([0, 1]).reshaped((total.shape[0],)), labels), finished(
         at, total, transform
     )
 
 
-def _labelled(at: Site, top: View | None, labels: list[int]) -> View:
+def labelled(at: Site, top: View | None, labels: list[int]) -> View:
     assert top is not None  # noqa: S101  # a fresh buffer is row-major
     if labels == list(range(len(labels))):
         return top
@@ -326,7 +326,7 @@ def _two(
     scores = at.fresh(total.shape, F32)
     for k in range(2):
         at.copy(_score(at, columns, always, k, transform, shares), scores.sliced(1, k, 1))
-    return _labelled(at, top, labels), scores
+    return labelled(at, top, labels), scores
 
 
 def _score(at: Site, columns: list[View], always: Array, k: int, transform: str, shares: bool) -> View:
@@ -388,4 +388,4 @@ def ensemble(
     scores = _scores(at, X, pack(nodes, votes), n_targets)
     if name == "AVERAGE":
         scores = at.map(lambda s: apply("div", s, const(len(tree_roots), F32)), scores)
-    return _finished(at, scores, TRANSFORMS[post_transform]) if n_targets > 1 else scores
+    return finished(at, scores, TRANSFORMS[post_transform]) if n_targets > 1 else scores

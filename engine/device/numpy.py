@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.errors import RunnerError
+from graphdoc.engine.errors import InputError, RunnerError
 from graphdoc.engine.program import Buffer, Kind, Program, Step
 
 
@@ -29,9 +29,15 @@ class NumpyExecutable:
     frees: list[list[Buffer]]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs; see :class:`graphdoc.engine.device.protocol.Executable`."""
+        """Return the outputs; see :class:`graphdoc.engine.device.protocol.Executable`.
+
+        Raises InputError when an array has another shape or dtype than its input.
+        """
         memory: dict[Buffer, Any] = {}
-        for view, array in zip(self.program.inputs.values(), inputs, strict=True):
+        for (name, view), array in zip(self.program.inputs.items(), inputs, strict=True):
+            if (array.dtype, array.shape) != (view.dtype, view.shape):
+                found = f"{array.dtype}{list(array.shape)}"
+                raise InputError(f"'{name}' is {view.dtype}{list(view.shape)} in the program, not {found}")
             memory[view.buffer] = np.ascontiguousarray(array).reshape(-1)
         with np.errstate(all="ignore"):
             for step, frees in zip(self.program.steps, self.frees, strict=True):

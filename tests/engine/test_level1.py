@@ -10,7 +10,7 @@ import pytest
 
 from graphdoc.engine import level1
 from graphdoc.engine.device.numpy import NumpyDevice
-from graphdoc.engine.errors import RunnerError, UnsupportedOperatorError
+from graphdoc.engine.errors import InputError, RunnerError, UnsupportedOperatorError
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter, Watch
 from graphdoc.engine.level1 import Compiled, compiled
@@ -473,6 +473,17 @@ def test_the_numpy_device_keeps_only_what_is_still_read(monkeypatch: pytest.Monk
     frees = segment.executable.frees
 
     assert [len(f) for f in frees] == [0] + [1] * 10
+
+
+@pytest.mark.parametrize("wrong", [noise(3, 5), noise(3, 4).astype(np.float64)], ids=["shape", "dtype"])
+def test_a_program_takes_only_what_it_was_made_for(wrong: Any) -> None:
+    """Strides of another array would reach outside its memory."""
+    runs = Compiled(parse(CHAIN))
+    runs.run({"x": noise(3, 4)})
+    (segment,) = segments(runs)
+
+    with pytest.raises(InputError, match=r"'x' is float32\[3, 4\] in the program, not float"):
+        segment.executable.run([wrong])
 
 
 def test_parts_know_what_they_let_go() -> None:

@@ -92,17 +92,24 @@ def within(node: Expr, dtype: Dtype) -> bool:
     return info.min <= low and high <= info.max and dtype.itemsize <= 4
 
 
-def bounds(node: Expr) -> tuple[float, float]:
+def bounds(root: Expr) -> tuple[float, float]:
     """Return between which numbers an expression lies, where it is not NaN, as far as constants tell."""
+    known: dict[Expr, tuple[float, float]] = {}
+    for node in postorder(root):
+        known[node] = _bounds(node, [known[a] for a in node.args])
+    return known[root]
+
+
+def _bounds(node: Expr, args: Sequence[tuple[float, float]]) -> tuple[float, float]:
     if node.op == "const" and not np.isnan(float(node.value)):
         return float(node.value), float(node.value)
     if node.op in ("min", "max"):
-        (low, high), (least, most) = map(bounds, node.args)
         choose = min if node.op == "min" else max
-        return choose(low, least), choose(high, most)
+        return choose(low for low, _ in args), choose(high for _, high in args)
+    if node.op == "select":
+        return min(low for low, _ in args[1:]), max(high for _, high in args[1:])
     if node.op in ("rint", "floor", "ceil", "trunc"):
-        low, high = bounds(node.args[0])
-        return float(np.floor(low)), float(np.ceil(high))
+        return float(np.floor(args[0][0])), float(np.ceil(args[0][1]))
     return -math.inf, math.inf
 
 

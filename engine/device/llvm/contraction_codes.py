@@ -83,6 +83,9 @@ class CodesEmitter(WidenedEmitter):
         sums.unroll = 1  # products need registers of their own: LLVM would mix terms and run out of them
         return sums
 
+    def _ahead(self, panel: Value, done: Number) -> Value | None:
+        return None
+
     # ---- copies --------------------------------------------------------------------------------------
 
     def _copy_row(self, source: Value, target: Value) -> None:

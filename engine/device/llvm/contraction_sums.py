@@ -46,6 +46,10 @@ FETCHED = 16
 """Bytes fetched ahead for each term: a line for four, about what memory gives while they are multiplied."""
 
 
+_UNROLLED = 8
+"""Rows of a tile up to which two terms make a round: with more, LLVM mixes them and runs out of registers."""
+
+
 class Sums:
     """Emits the sums of a tile.
 
@@ -63,7 +67,7 @@ class Sums:
         size, (a_step, _) = axes[-1]
         self.a_step: Number = 1 if a_step == 1 else self.walk.strides[-1][0]
         self.b_step: Number = self.walk.strides[-1][1] if gapped else tile.columns
-        self.unroll = next(u for u in (2, 1) if size % u == 0)
+        self.unroll = 2 if size % 2 == 0 and tile.rows <= _UNROLLED else 1
         inner = [prod(size for size, _ in axes[level + 1 :]) for level in range(len(axes) - 1)]
         self.fetched = [f.dim(FETCHED * terms) for terms in inner]
 
@@ -125,7 +129,7 @@ class Sums:
     ) -> list[Value]:
         f = self.f
         with f.loop(0, self.walk.sizes[-1], self.unroll, sums) as (k, carried):
-            if ahead is not None and self.unroll > 1:
+            if ahead is not None:
                 self._fetch(f.at(ahead, f.mul(k, FETCHED), "i8"))
             for u in range(self.unroll):
                 term = f.add(k, u)

@@ -104,7 +104,7 @@ def tiles(
     found = [t for t in _fitting(m, n, lanes, target, products) if vectors in (None, t.vectors)]
     if not found:
         found = [Tile(1, vectors or 1, lanes)]
-    return sorted(found, key=lambda t: (_cost(t, m, n), -t.rows * t.vectors, t.rows))
+    return sorted(found, key=lambda t: (round(_cost(t, m, n), 3), -t.rows * t.vectors, t.rows))
 
 
 def _fitting(m: int, n: int, lanes: int, target: Target, products: bool) -> Iterator[Tile]:

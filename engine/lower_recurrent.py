@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.expr import F32, Expr, apply, const, load
+from graphdoc.engine.expr import F32, I32, Expr, apply, const, load
 from graphdoc.engine.kernels.recurrent import GATES, Recurrent, packed
 from graphdoc.engine.lower import NotLowered, Site, constant, content, lowering
 from graphdoc.engine.lower_products import contract
@@ -66,8 +66,6 @@ def _lower(
     floats = [v for v in (node.X, node.W, node.R, node.B, node.initial_h, initial_c) if v is not None]
     if any(v.dtype != F32 for v in floats):
         raise NotLowered("other dtypes than float32")
-    if node.lens is not None:
-        raise NotLowered("sequences of their own lengths")
     directions, hidden, gates = len(layer.reversed), node.R.shape[2], GATES[cell]
     if node.R.shape != (directions, gates * hidden, hidden) or node.W.shape[:2] != node.R.shape[:2]:
         raise NotLowered("weights that do not fit")
@@ -82,7 +80,10 @@ def _lower(
     states += [_constant(rest, at).broadcast((directions, hidden))] if before_reset else []
     y = at.fresh((x.shape[0], directions, x.shape[1], hidden), F32)
     last = [at.fresh(batch, F32) for _ in range(2 if cell == "LSTM" else 1)]
-    spec = Recurrent(cell, layer.reversed, _activations(cell, layer, directions), before_reset)
+    if node.lens is not None:
+        states.append(at.cast(node.lens, I32))
+    acts = _activations(cell, layer, directions)
+    spec = Recurrent(cell, layer.reversed, acts, before_reset, node.lens is not None)
     at.step(spec, [products, recurrence, *states], [y.permuted([1, 0, 2, 3]), *last])
     if layer.layout:
         return (y.permuted([2, 0, 1, 3]), *(v.permuted([1, 0, 2]) for v in last))

@@ -20,11 +20,13 @@ class Recurrent:
 
     cell: "LSTM", "GRU" or "RNN". reverse: per direction, whether it runs from the last step to the first.
     activations: expressions of one input: f, g and h of LSTM, f and g of GRU, f of RNN.
-    before_reset: GRU's linear_before_reset.
+    before_reset: GRU's linear_before_reset. lengths: rows of the batch have sequences of their own lengths:
+        past its end y is 0 and the state stays; backwards, a row begins with its own last step.
 
     Inputs: x·W + biases (d, t, b, gates, hidden); the weights of the recurrence, packed by :func:`packed`
     (d, blocks, hidden, gates, 16); the first h (d, b, hidden); then LSTM's first c (d, b, hidden), or the
-    bias of GRU's product with Rh (d, hidden) if before_reset (it is not in the first input then).
+    bias of GRU's product with Rh (d, hidden) if before_reset (it is not in the first input then); then the
+    lengths (b), int32, if there are any.
     Outputs: y (d, t, b, hidden), the last h (d, b, hidden), and LSTM's last c.
     """
 
@@ -32,18 +34,24 @@ class Recurrent:
     reverse: tuple[bool, ...]
     activations: tuple[Expr, ...]
     before_reset: bool = False
+    lengths: bool = False
 
     def evaluate(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Compute with NumPy, direction by direction, step by step."""
+        steps, batch = inputs[0].shape[1:3]
+        lengths = np.minimum(inputs[-1], steps) if self.lengths else np.full(batch, steps)
+        rows = np.arange(batch)
         for d, reverse in enumerate(self.reverse):
-            given = [x[d] for x in inputs]
+            given = [x[d] for x in (inputs[:-1] if self.lengths else inputs)]
             written = [x[d] for x in outputs]
             r = unpacked(given[1], written[0].shape[-1])
             state = [x.copy() for x in given[2 : 4 if self.cell == "LSTM" else 3]]
-            order = range(len(given[0]))
-            for t in reversed(order) if reverse else order:
-                state = self._step(given[0][t], r, state, given[3:])
-                written[0][t] = state[0]
+            for step in range(steps):
+                alive = step < lengths
+                t = np.where(alive & reverse, lengths - 1 - step, step)
+                found = self._step(given[0][t, rows], r, state, given[3:])
+                state = [np.where(alive[:, None], n, old) for n, old in zip(found, state, strict=True)]
+                written[0][t, rows] = np.where(alive[:, None], found[0], 0)
             for target, last in zip(written[1:], state, strict=False):
                 target[...] = last
 

@@ -6,8 +6,18 @@ The state lies in the thread's memory, the last and the next one in turns.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, floating, vector
+from graphdoc.engine.device.llvm.builder import (
+    Function,
+    Kernel,
+    Number,
+    Target,
+    Value,
+    floating,
+    number,
+    vector,
+)
 from graphdoc.engine.device.llvm.rows_frame import units
 from graphdoc.engine.device.llvm.scalar import Scalars
 from graphdoc.engine.device.llvm.walk import threads_for
@@ -28,9 +38,9 @@ def emit_recurrent(step: Step, target: Target, tactic: str | None = None) -> Ker
     """Return the kernel of a step of :class:`Recurrent`; None for other dtypes, or units that lie apart."""
     spec = step.spec
     assert isinstance(spec, Recurrent)  # noqa: S101  # the table of emitters dispatches on the type
-    views = (*step.inputs, *step.outputs)
+    floats = (*(step.inputs[:-1] if spec.lengths else step.inputs), *step.outputs)
     beside = (step.inputs[0], step.outputs[0])
-    if any(v.dtype != F32 for v in views) or not step.inputs[1].contiguous:
+    if any(v.dtype != F32 for v in floats) or not step.inputs[1].contiguous:
         return None
     if any(v.strides[-1] != 1 and v.shape[-1] > 1 for v in beside) or 0 in step.inputs[0].shape:
         return None
@@ -68,7 +78,7 @@ class _Emitter:
     def _parts(self) -> tuple[int, int]:
         """Return into how many parts the batch is cut, and how many rows each has."""
         worth = threads_for(0, self._work() * self.batch, self.batch)
-        parts = max(1, min(-(-self.batch // self.rows), worth, 4 // self.directions))
+        parts = max(1, min(self.batch // self.rows, worth, 4 // self.directions))
         return parts, -(-self.batch // parts)
 
     def kernel(self) -> Kernel:
@@ -114,11 +124,8 @@ class _Part:
         for k in range(held):
             self._copy(2 + k, self.states[2 * k], inwards=True)
         backwards: Number = self.direction if len(self.spec.reverse) == 2 else int(self.spec.reverse[0])
-        start = fn.mul(backwards, fn.sub(parent.time, 1))
-        way = fn.sub(1, fn.mul(backwards, 2))
         with fn.loop(0, parent.time, 1, self.states) as (step, states):
-            t = fn.add(start, fn.mul(step, way))
-            self._step(t, list(states))
+            self._step(_Moment(fn, step, backwards), list(states))
             states[:] = [states[k] for k in (1, 0, 3, 2)]
         for k in range(held):
             self._copy(parent.outputs + 1 + k, states[2 * k], inwards=False)
@@ -137,34 +144,72 @@ class _Part:
                 source, target = pair if inwards else pair[::-1]
                 fn.store(fn.load("float", source), target)
 
-    def _step(self, t: Number, states: list[Value]) -> None:
+    def _step(self, moment: "_Moment", states: list[Value]) -> None:
         """Emit one step: all blocks of units, for a GRU in two rounds where the reset comes first."""
         two = self.spec.cell == "GRU" and not self.spec.before_reset
         for part in ("gates", "candidate") if two else ("all",):
             with self.fn.loop(0, self.parent.full) as (block, _):
-                self._block(t, states, block, part, ragged=False)
+                self._block(moment, states, block, part, ragged=False)
             if self.parent.hidden % WIDTH:
-                self._block(t, states, self.parent.full, part, ragged=True)
+                self._block(moment, states, self.parent.full, part, ragged=True)
 
-    def _block(self, t: Number, states: list[Value], block: Number, part: str, ragged: bool) -> None:
+    def _block(self, moment: "_Moment", states: list[Value], block: Number, part: str, ragged: bool) -> None:
         """Emit a block of units for all groups of rows; a last group is moved back to end with the rows."""
         fn, size = self.fn, self.parent.rows
         with fn.loop(0, self.groups) as (group, _):
             first = fn.least(fn.mul(group, size), fn.sub(self.count, size))
-            rows = _Rows(self, t, states, first)
+            rows = _Rows(self, moment, states, first)
             _Block(rows, block, part, ragged).run()
 
 
-class _Rows:
-    """A group of rows at one step: where the thread's memory has each one's state."""
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A step counted in running order. backwards: 1 where that is from the last step to the first, else 0."""
 
-    def __init__(self, part: _Part, t: Number, states: list[Value], first: Number) -> None:
+    fn: Function
+    step: Number
+    backwards: Number
+
+    def place(self, length: Number) -> Number:
+        """Return which step of a sequence of some length it is; past its end, where it runs forwards."""
+        fn = self.fn
+        turned = fn.sub(fn.sub(length, 1), self.step)
+        if isinstance(turned, Value):
+            past = fn.op(f"icmp slt {turned}, 0", "i1")
+            turned = fn.op(f"select {past}, {number(self.step)}, {turned}", "i64")
+        return fn.add(self.step, fn.mul(self.backwards, fn.sub(turned, self.step)))
+
+
+class _Rows:
+    """A group of rows at one step: where the thread's memory has each one's state.
+
+    t: which step of each row's sequence it is. alive: whether that has not ended yet; None: none ends early.
+    """
+
+    def __init__(self, part: _Part, moment: _Moment, states: list[Value], first: Number) -> None:
         self.part, self.parent, self.fn, self.lanes = part, part.parent, part.fn, part.lanes
-        self.direction, self.t = part.direction, t
+        self.direction = part.direction
         self.batch = [self.fn.add(part.first, self.fn.add(first, k)) for k in range(part.parent.rows)]
         places = [*states, part.update, part.reset]
         lines = [self._lines(place, first) for place in places]
         self.last, self.following, self.cells, self.new_cells, self.update, self.reset = lines
+        lengths = [self._length(b) for b in self.batch]
+        self.t = [moment.place(n) for n in lengths]
+        self.alive = [
+            self.fn.op(f"icmp slt {number(moment.step)}, {number(n).name}", "i1")
+            if self.parent.spec.lengths
+            else None
+            for n in lengths
+        ]
+
+    def _length(self, row: Number) -> Number:
+        """Return how many steps a row of the batch has."""
+        fn, parent = self.fn, self.parent
+        if not parent.spec.lengths:
+            return parent.time
+        k = parent.outputs - 1
+        place = fn.at(parent.bases[k], fn.mul(row, parent.strides[k][0]), "i32")
+        return fn.least(fn.op(f"sext {fn.load('i32', place)} to i64", "i64"), parent.time)
 
     def _lines(self, place: Value, first: Number) -> list[Value]:
         size = self.parent.padded
@@ -238,7 +283,7 @@ class _Block:
         return self._of_inputs(row, gate, offset)
 
     def _of_inputs(self, row: int, gate: int, offset: Number) -> Value:
-        at = (self.rows.direction, self.rows.t, self.rows.batch[row], gate)
+        at = (self.rows.direction, self.rows.t[row], self.rows.batch[row], gate)
         return self._load(self.parent.address(0, *at), offset)
 
     # ---- operands by unit --------------------------------------------------------------------------------
@@ -273,13 +318,23 @@ class _Block:
             self._keep(held, self.rows.reset[row], offset)
             return
         h = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.spec.cell](row, offset, sums)
-        self._keep(h, self.rows.following[row], offset)
-        y = self.parent.address(self.parent.outputs, self.rows.direction, self.rows.t, self.rows.batch[row])
+        self._keep(self._unless_ended(row, h, self.rows.last[row], offset), self.rows.following[row], offset)
+        h = self._unless_ended(row, h, None, offset)
+        at = (self.rows.direction, self.rows.t[row], self.rows.batch[row])
+        y = self.parent.address(self.parent.outputs, *at)
         place = self.fn.at(y, self._unit(offset), "float")
         if self.ragged:
             self.fn.store_first(h, place, self._active(offset))
         else:
             self.fn.store(h, place)
+
+    def _unless_ended(self, row: int, new: Value, old: Value | None, offset: Number) -> Value:
+        """Return the new value, or past the end of the row's sequence what stands at ``old`` (None: 0)."""
+        alive = self.rows.alive[row]
+        if alive is None:
+            return new
+        kept = floating(0, new.type) if old is None else self._own(old, offset)
+        return self.fn.op(f"select {alive}, {new}, {kept}", new.type)
 
     def _act(self, k: int, x: Value) -> Value:
         return self._emit(self.spec.activations[k], x)
@@ -292,7 +347,8 @@ class _Block:
         i, o, f = (self._act(0, sums[g]) for g in range(3))
         candidate = fn.binary("fmul", i, self._act(1, sums[3]))
         c = fn.fma(f, self._own(self.rows.cells[row], offset), candidate)
-        self._keep(c, self.rows.new_cells[row], offset)
+        kept = self._unless_ended(row, c, self.rows.cells[row], offset)
+        self._keep(kept, self.rows.new_cells[row], offset)
         return fn.binary("fmul", o, self._act(2, c))
 
     def _gru(self, row: int, offset: Number, sums: dict[int, Value]) -> Value:

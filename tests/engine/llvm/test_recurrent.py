@@ -134,23 +134,26 @@ def test_layers(op: str, directions: int, attributes: dict[str, Any], given: boo
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["lengths", "hard", "layout"])
-def test_what_level_0_runs_or_the_layout_changes(kind: str) -> None:
-    """Sequence lengths and activations with parameters run on level 0; layout 1 is a matter of strides."""
+@pytest.mark.parametrize("kind", ["lengths", "lengths of a GRU", "hard", "layout"])
+def test_lengths_and_layouts_and_what_level_0_runs(kind: str) -> None:
+    """Lengths, and layout 1, which is a matter of strides; activations with parameters run on level 0."""
     rng = np.random.default_rng(3)
     feeds: dict[str, Any] = {"x": rng.standard_normal((6, 2, 5)).astype(np.float32)}
     inputs: list[str] = []
     attributes: dict[str, Any] = {}
-    if kind == "lengths":
-        feeds["lens"], inputs = np.array([6, 3], np.int32), ["lens"]
+    directions = 1
+    if "lengths" in kind:
+        feeds = {"x": rng.standard_normal((6, 5, 5)).astype(np.float32)}
+        feeds["lens"], inputs = np.array([6, 3, 1, 5, 0], np.int32), ["lens"]
+        directions, attributes["direction"] = 2, "bidirectional"
     elif kind == "hard":
         attributes["activations"] = ["HardSigmoid", "Tanh", "Tanh"]
     else:
         attributes["layout"] = 1
-    model = layer("LSTM", 1, 20, feeds, inputs, **attributes)
+    model = layer("GRU" if "GRU" in kind else "LSTM", directions, 20, feeds, inputs, **attributes)
     graph = ir.serde.deserialize_model(model)
     spy = Spy()
     found = Compiled(graph, device=spy).run(feeds)
-    assert ("Recurrent" in spy.specs) == (kind == "layout")
+    assert ("Recurrent" in spy.specs) == (kind != "hard")
     for name, wanted in Interpreter(graph).run(feeds).items():
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6)

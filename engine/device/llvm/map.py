@@ -214,7 +214,7 @@ def _row(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
     ragged = how.row.size % how.lanes > 0
     loaded = _varying(body, end) if ragged else {}
     done: Number = 0
-    for lanes in dict.fromkeys((how.unroll * how.lanes, how.lanes)):
+    for lanes in _widths(how):
         stop = fn.sub(size, fn.mod(size, lanes))
         with fn.loop(done, stop, lanes) as (i, _):
             body.run(body.along(places, i, body.steps), lanes, known)
@@ -265,6 +265,12 @@ def interleaved(fn: Function, rows: Sequence[Value]) -> Value:
     whole = padded[0]
     none = Value("poison", whole.type)
     return _shuffled(fn, whole, none, order, vector(element, len(order)))
+
+
+def _widths(how: Plan) -> list[int]:
+    """Return how many elements each loop along a row takes at a time; a loop that never turns is left out."""
+    most = how.unroll * how.lanes
+    return [most, how.lanes] if how.row.size % most >= how.lanes else [most]
 
 
 def _varying(body: Body, places: Sequence[Number]) -> dict[int, Value]:

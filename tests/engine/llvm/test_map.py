@@ -176,4 +176,5 @@ def test_kernels_are_shared_between_sizes() -> None:
         assert kernel is not None
         return kernel.text
 
-    assert text(100, 64) == text(7, 1000)
+    assert text(100, 64) == text(7, 1024)
+    assert text(100, 72) == text(7, 1000)

@@ -19,6 +19,9 @@ from graphdoc.engine.kernels.rows import Rows
 CHAINS = 4
 """Vectors in flight: one chain of dependent instructions at a time leaves the processor idle."""
 
+KEPT = 1 << 18
+"""Elements of a row up to which expressions are kept for a later pass; past that memory is slower than they."""
+
 BLOCK = 128
 """Rounds after which a sum's accumulators are added up and begin anew, so that long sums stay exact."""
 
@@ -32,7 +35,8 @@ class Along:
         self.lanes = lanes_of(spec, layout, target, self.axis)
         self.chains = min(CHAINS, max(1, self.axis.size // self.lanes))
         reduced = [a.domain for a in layout.reduced if a.domain >= 0]
-        self.passes = passes(spec, Varying(layout.varying, layout.inputs, reduced))
+        varying = Varying(layout.varying, layout.inputs, reduced)
+        self.passes = passes(spec, varying, keep=layout.length <= KEPT)
         self.fn = Function()
         self.frame = Frame(self.fn, layout, target)
         self._place_kept()

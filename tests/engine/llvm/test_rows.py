@@ -246,6 +246,21 @@ def test_long_sums_are_as_exact_as_pairwise_ones() -> None:
         assert np.abs(found / exact - 1).max() < 3e-7, tactic
 
 
+def test_a_row_too_long_to_keep() -> None:
+    """A softmax over 300 001 elements computes its exponentials twice; the sum of the results is 1."""
+    rng = np.random.default_rng(0)
+    view, memory_of = strided(rng.standard_normal((1, 300_001)).astype(np.float32), [0, 1])
+    out, o_memory = fresh((1, 300_001), F32)
+    step = Step(softmax(1, 300_001), (view,), (out,))
+    made = emit_rows(step, TARGETS[0], "along")
+    assert made is not None
+    assert made.scratch == 0
+    memory = {view.buffer: memory_of, out.buffer: o_memory}
+    ((found, wanted),) = both(made, step, memory, 1, TARGETS[0])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert abs(found.astype(np.float64).sum() - 1) < 1e-6
+
+
 def test_the_bits_do_not_depend_on_the_threads() -> None:
     """Every number of threads gives the same bits."""
     rng = np.random.default_rng(0)

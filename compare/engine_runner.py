@@ -102,6 +102,17 @@ class CompiledRunner:
                 break
         return Run(values, cut=cut)
 
+    def profile(self, feeds: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...], float, float]]:
+        """Return each step: its kind, its nodes, seconds, and the least seconds at this machine's limits."""
+        from graphdoc.engine.limits import limits
+
+        machine = limits()
+        threads = getattr(self._compiled.device, "threads", 1)
+        return [
+            (step.label, step.nodes, step.seconds, machine.least(step.operations, step.bytes, threads))
+            for step in self._compiled.profile(feeds)
+        ]
+
     def forced(self, feeds: Mapping[str, Any], given: Values, taps: Collection[str]) -> Run:
         """See Runner.forced. Values inside subgraphs and functions are not forced, so not told either."""
         main = {key: value for key, value in given.items() if not isinstance(value, Occurrences)}

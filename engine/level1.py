@@ -5,10 +5,12 @@ rounding. What cannot be a program (strings, sequences, random numbers, shapes t
 runs on level 0 between programs.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -16,13 +18,14 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine import body as level0
-from graphdoc.engine.body import Body, Settings, declared
+from graphdoc.engine.body import Body, Settings, call_function, declared
 from graphdoc.engine.device.numpy import NumpyDevice
 from graphdoc.engine.device.protocol import Device
 from graphdoc.engine.direct import Direct, direct
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.engine.interpreter import BodyRun, Feeds, Interpreter, Watch, failure
-from graphdoc.engine.ops.table import TensorType
+from graphdoc.engine.ops.table import TensorType, canonical_domain, find
+from graphdoc.engine.profile import Spent, spent
 from graphdoc.engine.program import Program
 from graphdoc.engine.scope import Occurrences
 from graphdoc.engine.stage import (
@@ -66,8 +69,8 @@ class Compiled:
         self, model: ir.Model, *, device: Device | None = None, passes: Sequence[Pass] = (), seed: int = 0
     ) -> None:
         self.device: Device = device or NumpyDevice()
-        self._seed = seed
         self._rng = np.random.default_rng(seed)
+        self._start = self._rng.bit_generator.state
         settings = Settings(np, False, model.functions, self._rng, _placed, _on_level_0(seed))
         builder = level0.Builder(settings)
         body = builder.graph(model.graph, model.opset_imports)
@@ -76,6 +79,7 @@ class Compiled:
         self.input_names = [str(v.name) for v in model.graph.inputs]
         self.output_names = [str(v.name) for v in model.graph.outputs]
         self.graph = Graph(body, self.device, tuple(passes))
+        self._draws = draws(body)
         self._short: Direct | None = None
 
     def run(
@@ -90,8 +94,9 @@ class Compiled:
             found = self._short.run(feeds)
             if found is not None:
                 return found
-        self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
-        fed = {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+        if self._draws:
+            self._rng.bit_generator.state = self._start
+        fed = self._fed(feeds)
         run = Run(frozenset(taps), {_GIVEN + key: _placed(value) for key, value in (given or {}).items()})
         outputs = self.graph.run(fed, run)
         if not run.taps and not run.given:
@@ -103,9 +108,25 @@ class Compiled:
         program; None: ask :meth:`run`. What was fed then has been checked, so this needs no check."""
         return None if self._short is None else self._short.run(feeds)
 
+    def _fed(self, feeds: Feeds) -> dict[ir.Value, Any]:
+        return {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+
+    def profile(self, feeds: Feeds, runs: int = 5) -> list[Spent]:
+        """Return what each step and host node takes on these inputs: the least of several runs.
+
+        Steps are timed one by one, with a wait of all threads between them.
+        """
+        self.run(feeds)
+        found: list[list[Spent]] = []
+        for _ in range(runs):
+            run = Run(spent=[])
+            self.graph.run(self._fed(feeds), run)
+            found.append(run.spent or [])
+        return [min(row, key=lambda spent: spent.seconds) for row in zip(*found, strict=True)]
+
     def stage(self, feeds: Feeds) -> Stage:
         """Return the first stage for inputs of these dtypes and shapes, made anew; contents do not count."""
-        fed = {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+        fed = self._fed(feeds)
         return self.graph.new(fed)
 
     def stages(self) -> list[Stage]:
@@ -140,6 +161,7 @@ class Run:
     given: Mapping[str, Any] = field(default_factory=dict)
     tapped: dict[str, Any] = field(default_factory=dict)
     stage: Stage | None = None
+    spent: list[Spent] | None = None
 
     def wishes(self) -> Wishes:
         """Return what a stage must know of it."""
@@ -163,6 +185,20 @@ class _Host:
 
 
 _HOST = _Host()
+
+
+def draws(body: Body) -> bool:
+    """Return whether an operator of a graph, or of a body inside, draws random numbers."""
+    for node in body.steps:
+        if isinstance(node.run, partial):
+            row = find(canonical_domain(node.node.domain), node.node.op_type, node.run.args[0].version)
+            if row is not None and row.random:
+                return True
+        elif node.run is not call_function:
+            return True  # served in another way: nobody knows
+        if any(map(draws, node.bodies.values())):
+            return True
+    return False
 
 
 def _on_level_0(seed: int) -> Any:
@@ -270,10 +306,18 @@ class Graph:
         for part, frees in zip(stage.parts, stage.frees, strict=True):
             if isinstance(part, Segment):
                 program = part.program
-                results = part.executable.run([env[key] for key in program.inputs])
+                arrays = [env[key] for key in program.inputs]
+                results = part.executable.run(arrays)
+                if run.spent is not None:
+                    run.spent += spent(part, arrays)
                 env.update(zip(program.outputs, results, strict=True))
             else:
+                started = time.perf_counter()
                 self._host(part, env, run)
+                if run.spent is not None:
+                    name = part.node.node.name or part.outputs[0]
+                    seconds = time.perf_counter() - started
+                    run.spent.append(Spent(f"level 0: {part.node.node.op_type}", (name,), seconds))
             for key in frees:
                 env.pop(key, None)
         for key, (source, nested) in stage.taps.items():

@@ -17,17 +17,26 @@ from graphdoc.engine.expr import F32
 
 _ROUNDS = 20_000
 _TRIES = 12
-_COPIED = 64 << 20
-"""Bytes of the copied array: more than any cache holds."""
+FAR, NEAR = 64 << 20, 192 << 10
+"""Bytes of the copied arrays: more than any cache holds, and what a core's own caches hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one thread. operations: float32 operations a second, a multiply-add being two. bytes: a second, read
-    and written, between this processor and memory."""
+    """Of one thread. operations: float32 operations a second, a multiply-add being two. near, far: bytes a
+    second, read and written, within a core's caches and between the processor and memory."""
 
     operations: float
-    bytes: float
+    near: float
+    far: float
+
+    def least(self, operations: int, traffic: int, threads: int) -> float:
+        """Return the seconds that this many operations and bytes take at least, on some threads.
+
+        What fits into the caches may come from there: steps follow one another.
+        """
+        bytes_ = self.far if traffic > FAR // 2 else self.near * threads
+        return max(operations / (self.operations * threads), traffic / bytes_)
 
 
 @cache
@@ -36,7 +45,7 @@ def limits() -> Limits:
 
     Raises ImportError or OSError where machine code cannot be run.
     """
-    return Limits(_operations(host_target()), _bytes())
+    return Limits(_operations(host_target()), _bytes(NEAR, 400), _bytes(FAR, 4))
 
 
 def _operations(target: Target) -> float:
@@ -65,10 +74,10 @@ def _operations(target: Target) -> float:
     return 2.0 * chains * lanes * _ROUNDS / best
 
 
-def _bytes() -> float:
-    source = np.ones(_COPIED, np.uint8)
+def _bytes(size: int, tries: int) -> float:
+    source = np.ones(size, np.uint8)
     target = np.zeros_like(source)
-    return 2.0 * _COPIED / min(_timed(lambda: np.copyto(target, source)) for _ in range(4))
+    return 2.0 * size / min(_timed(lambda: np.copyto(target, source)) for _ in range(tries))
 
 
 def _timed(run: Callable[[], object]) -> float:

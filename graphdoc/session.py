@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from graphdoc.api import Model
 from graphdoc.compare.target import Target
 from graphdoc.engine.device import NAMESPACES
@@ -15,6 +17,9 @@ from graphdoc.engine.plan import Plan
 from graphdoc.engine.plan_file import is_plan
 from graphdoc.surgeon.model import open_source
 from graphdoc.surgeon.simplify import simplify as simplified
+
+_KEPT = 256
+"""Types of inputs that were found right and are not checked again."""
 
 
 class Session:
@@ -46,6 +51,7 @@ class Session:
         self._plan = _plan(model)
         self._threads = threads
         self._compiled: Compiled | None = None
+        self._checked: set[Any] = set()
         if self._plan is not None:
             return
         source = open_source(model)
@@ -77,8 +83,19 @@ class Session:
             found = self._compiled.quick(feeds)
             if found is not None:
                 return found
-        check_feeds(self._target.model, feeds)
+        kinds = tuple(_kind(name, value) for name, value in feeds.items())
+        if None in kinds or kinds not in self._checked:
+            check_feeds(self._target.model, feeds)
+            if len(self._checked) < _KEPT:
+                self._checked.add(kinds)
         return self._runs.run(feeds, taps)
+
+
+def _kind(name: str, value: Any) -> tuple[str, Any, tuple[int, ...]] | None:
+    """Return all that a check looks at of an array of numbers; None for others, whose contents count."""
+    if type(value) is not np.ndarray or value.dtype == object:
+        return None
+    return name, value.dtype, value.shape
 
 
 def _plan(model: Model) -> Plan | None:

@@ -20,7 +20,7 @@ CHAINS = 4
 """Vectors in flight: one chain of dependent instructions at a time leaves the processor idle."""
 
 KEPT = 1 << 18
-"""Elements of a row up to which expressions are kept for a later pass; past that memory is slower than they."""
+"""Elements of a row up to which expressions are kept for a later pass; beyond, memory is slower."""
 
 BLOCK = 128
 """Rounds after which a sum's accumulators are added up and begin anew, so that long sums stay exact."""

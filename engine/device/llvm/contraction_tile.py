@@ -12,6 +12,9 @@ from graphdoc.engine.program import Axes, Step, View, merged
 BLOCK = 1 << 22
 """Bytes of a that one round over all panels of b reads: rows stream better from a third-level cache."""
 
+NEAR = 1 << 17
+"""Bytes that stay in the second-level cache beside others."""
+
 _LATENCY = 8
 """Sums that must be under way to fill two pipes of four cycles."""
 
@@ -136,9 +139,17 @@ def split_rows(m: int, most: int) -> tuple[int, int, int]:
     return count, size, count - (count * size - m)
 
 
-def block_tiles(work: Work, count: int) -> int:
-    """Return how many tiles of rows make a block of a that stays in the second-level cache."""
+def block_tiles(work: Work, count: int, rows: int) -> int:
+    """Return how many tiles of rows make a block, over which all panels of b go before the next one.
+
+    Where b stays in the second-level cache, as few as let the lines of the output be finished while they are
+    near; else as many as the third-level cache holds of a, since b comes from there or from memory.
+    """
+    itemsize = work.views[0].dtype.itemsize
+    if work.k * work.n * itemsize <= NEAR:
+        written = sum(1 for view in work.views[2:] if any(view.strides[:-1]))
+        return max(1, min(count, NEAR // max(1, rows * (work.k + written * work.n) * itemsize)))
     low, high = work.views[0].extent
-    nbytes = min(max(high - low, 1), max(work.m * work.k, 1)) * work.views[0].dtype.itemsize
+    nbytes = min(max(high - low, 1), max(work.m * work.k, 1)) * itemsize
     blocks = max(1, min(count, -(-nbytes // BLOCK)))
     return max(1, -(-count // blocks))

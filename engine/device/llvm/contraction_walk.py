@@ -68,7 +68,7 @@ class Emitter:
 
     def _per_block(self) -> int:
         """Return how many tiles of rows make a block."""
-        return block_tiles(self.work, self.count)
+        return block_tiles(self.work, self.count, self.tile.rows)
 
     def _line_step(self) -> int:
         """Return how many elements of a packed b lie from one panel to the next."""

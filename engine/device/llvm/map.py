@@ -13,7 +13,7 @@ from graphdoc.engine.device.llvm.builder import (
     scalar,
     vector,
 )
-from graphdoc.engine.device.llvm.map_plan import SPACED, Plan, plan, turned
+from graphdoc.engine.device.llvm.map_plan import SPACED, Plan, cycles_of, plan, turned
 from graphdoc.engine.device.llvm.scalar import Scalars
 from graphdoc.engine.device.llvm.walk import Odometer
 from graphdoc.engine.expr import DTYPES, Expr, postorder
@@ -36,14 +36,21 @@ def emit_map(step: Step, target: Target, tactic: str) -> Kernel | None:
     with Odometer(body.fn, how.outer, len(how.operands)).loop() as (at, offsets):
         way = _tiles if how.tile is not None else _woven if how.many > 1 else _row
         way(body, at, offsets)
-    return body.fn.kernel(threads=how.threads)
+    return body.fn.kernel(scratch=_AREA * len(body.areas), threads=how.threads)
+
+
+_HEAVY = 40.0
+"""Cycles on a vector from which tiles are kept in memory: their code would stand there once for each row."""
+
+_AREA = 512
+"""Bytes of scratch memory for a tile."""
 
 
 class Body:
     """What one unit of work computes: loads, the expressions, stores.
 
     places: of each operand the address of the unit's first element; of a position, the number.
-    steps: strides along the row as the code knows them.
+    steps: strides along the row as the code knows them. areas: where tiles of inputs are kept, if they are.
     """
 
     def __init__(self, how: Plan, spec: Map, target: Target) -> None:
@@ -53,6 +60,13 @@ class Body:
         self.bases += [self.fn.dim(start) for start in how.starts[count:]]
         self.steps: list[Number] = [s if 0 <= s <= SPACED else self.fn.dim(s) for s in how.inner]
         self.numbers = {(o.kind, o.place): k for k, o in enumerate(how.operands)}
+        kept = self.turned if cycles_of(spec.exprs) >= _HEAVY else []
+        self.areas = {k: self.fn.at(self.fn.argument(count), n * _AREA, "i8") for n, k in enumerate(kept)}
+
+    @property
+    def turned(self) -> list[int]:
+        """Return the inputs that tiles transpose."""
+        return [k for k, yes in enumerate(turned(self.plan)) if yes]
 
     def _at(self, k: int, base: Value, start: int) -> Number:
         return self.fn.at(base, self.fn.dim(start), self.element(k)) if start else base
@@ -323,11 +337,21 @@ def _tiles(body: Body, at: Sequence[Number], offsets: Sequence[Number]) -> None:
 
 
 def _tile(body: Body, places: Sequence[Number], across: Sequence[Number]) -> None:
-    side = body.plan.lanes
-    blocks = {k: _transposed(body, k, places[k]) for k, yes in enumerate(turned(body.plan)) if yes}
-    for r in range(side):
-        row = body.along(places, r, across)
-        body.run(row, side, loaded={k: block[r] for k, block in blocks.items()})
+    fn, side = body.fn, body.plan.lanes
+    blocks = {k: _transposed(body, k, places[k]) for k in body.turned}
+    if not body.areas:
+        for r in range(side):
+            row = body.along(places, r, across)
+            body.run(row, side, loaded={k: block[r] for k, block in blocks.items()})
+        return
+    for k, block in blocks.items():
+        for r, line in enumerate(block):
+            fn.store(line, fn.at(body.areas[k], r * side, body.element(k)))
+    with fn.loop(0, side) as (n, _):
+        at = fn.mul(n, side)
+        rows = {k: fn.at(area, at, body.element(k)) for k, area in body.areas.items()}
+        loaded = {k: fn.load(vector(body.element(k), side), row) for k, row in rows.items()}
+        body.run(body.along(places, n, across), side, loaded=loaded)
 
 
 def _transposed(body: Body, k: int, place: Number) -> list[Value]:

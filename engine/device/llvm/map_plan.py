@@ -342,5 +342,5 @@ def _without(axes: Axes, gone: Sequence[int | None], operands: int) -> Axes:
 
 
 def turned(plan: Plan) -> list[bool]:
-    """Return which operands of a plan by tiles are transposed."""
-    return _turned(plan.tile or (), plan.inner, plan.operands)
+    """Return which operands of a plan are transposed: none but by tiles."""
+    return _turned(plan.tile, plan.inner, plan.operands) if plan.tile else []

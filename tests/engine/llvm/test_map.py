@@ -121,6 +121,28 @@ def test_transposes(shape: tuple[int, ...], order: tuple[int, ...], dtype: Any, 
     check(Step(Map((load(0, dtype),)), (source,), (out,)), TARGETS[target], 3)
 
 
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@pytest.mark.parametrize("shape", [(64, 72), (21, 130), (3, 40, 17)])
+def test_heavy_transposes(shape: tuple[int, ...], target: str) -> None:
+    """Tiles kept in memory: two inputs that are transposed, of two dtypes, one that is not."""
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    size = int(np.prod(shape))
+    a, b = (whole(Buffer(n, d, size), shape).permuted(order) for n, d in (("a", F32), ("b", F64)))
+    c = whole(Buffer("c", F32, size), a.shape)
+    body = apply("mul", apply("sqrt", apply("add", load(0, F32), load(2, F32))), cast(load(1, F64), F32))
+    body = apply("div", apply("sub", body, load(2, F32)), apply("max", load(0, F32), const(1, F32)))
+    for k in range(8):
+        body = apply("div", apply("add", body, load(0, F32)), const(3 + k, F32))
+    out = whole(Buffer("y", F32, size), a.shape)
+    step = Step(Map((body,)), (a, b, c), (out,))
+    kernel = emit(step, TARGETS[target])
+    assert kernel is not None
+    assert (
+        kernel.scratch > 0 or TARGETS[target].vector > 16
+    )  # where vectors are long, rows cost less than tiles
+    check(step, TARGETS[target], 2)
+
+
 @pytest.mark.parametrize("channels", [2, 3, 4])
 @pytest.mark.parametrize("pixels", [5, 8, 19, 300, 9001])
 def test_channels_are_woven(channels: int, pixels: int) -> None:

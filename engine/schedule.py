@@ -106,6 +106,50 @@ def barriers(steps: Sequence[Step], plan: MemoryPlan, threads: Sequence[int]) ->
         yield needed
 
 
+class Unit(NamedTuple):
+    """Steps that threads take as one: one step in several shares, or a run of steps of one share each.
+
+    start, length: the steps. first, shares: the shares, numbered through all units. need: how many shares must
+    be finished before it may start.
+    """
+
+    start: int
+    length: int
+    first: int
+    shares: int
+    need: int
+
+
+def units(steps: Sequence[Step], plan: MemoryPlan, shares: Sequence[int]) -> list[Unit]:
+    """Return the units of steps of which each may be cut into so many shares."""
+    found: list[Unit] = []
+    since = _Interval([], [])
+    first = need = 0
+    for start, count in _runs(shares):
+        parts = [accesses(step, plan) for step in steps[start : start + count]]
+        reads = [e for reading, _ in parts for e in reading]
+        writes = [e for _, writing in parts for e in writing]
+        if since.forbids(reads, writes, None):
+            since, need = _Interval([], []), first
+        since.add(reads, writes, None)
+        found.append(Unit(start, count, first, shares[start], need))
+        first += shares[start]
+    return found
+
+
+def _runs(shares: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield first step and number of steps: of those with one share as many as follow each other."""
+    start = 0
+    for step, count in enumerate(shares):
+        if count > 1:
+            if start < step:
+                yield start, step - start
+            yield step, 1
+            start = step + 1
+    if start < len(shares):
+        yield start, len(shares) - start
+
+
 def buffers_outside(program: Program) -> list[Buffer]:
     """Return the buffers that callers hold, inputs first."""
     return [view.buffer for view in (*program.inputs.values(), *program.outputs.values())]

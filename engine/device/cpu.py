@@ -200,6 +200,7 @@ class CpuExecutable:
         stamps = np.zeros(len(span.steps) + 1, np.int64)
         words[driver.TIMES] = stamps.ctypes.data
         self._share(int(words.ctypes.data))
+        stamps[-1] = time.clock_gettime_ns(driver.CLOCK)
         words[driver.TIMES] = 0
         times.extend(np.diff(stamps) * 1e-9)
 

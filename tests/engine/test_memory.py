@@ -12,7 +12,7 @@ from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.memory import LINE, MemoryPlan, lifetimes, plan
 from graphdoc.engine.memory_check import check_plan, peak
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
-from graphdoc.engine.schedule import apart, barriers
+from graphdoc.engine.schedule import apart, barriers, units
 from tests.engine import random_programs
 
 EXP = Map((ex.apply("exp", ex.load(0, ex.F32)),))
@@ -241,3 +241,27 @@ def test_joined_channels_and_borders_are_apart() -> None:
     assert not apart(image.sliced(2, 0, 4), image.sliced(2, 3, 5))
     assert not apart(image.sliced(2, 0, 3), other.sliced(2, 3, 5))
     assert not apart(image, image)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_units_wait_for_all_that_they_touch(seed: int) -> None:
+    """Every step is in one unit, in order; side by side they share no element that one writes."""
+    program = random_programs.program(seed)
+    found = plan(program)
+    shares = np.random.default_rng(seed).choice([1, 1, 2, 3], len(program.steps)).tolist()
+    made = units(program.steps, found, shares)
+
+    assert [s for u in made for s in range(u.start, u.start + u.length)] == list(range(len(shares)))
+    assert [u.first for u in made] == np.cumsum([0, *(u.shares for u in made)]).tolist()[:-1]
+    assert all(u.shares == shares[u.start] and (u.length == 1 or u.shares == 1) for u in made)
+    touched = []
+    for unit in made:
+        steps = program.steps[unit.start : unit.start + unit.length]
+        reads = set().union(*(_bytes(s.inputs, found) for s in steps))
+        writes = set().union(*(_bytes(s.outputs, found) for s in steps))
+        for first, others_read, others_write in touched:
+            if first >= unit.need:  # may still run
+                assert not writes & (others_read | others_write)
+                assert not reads & others_write
+        touched.append((unit.first, reads, writes))
+        assert unit.need <= unit.first

@@ -1,13 +1,12 @@
 """Worker threads of this process, in machine code: they wait for work without Python and share it out.
 
-Starting a piece of work costs a worker that still spins a third of a microsecond. Waiting spins for a bounded
-time; then a worker sleeps on a condition variable, and who waits for other workers gives up its time slice
-again and again, since the other may need this very processor. One pool serves the process: a caller who finds
-it busy does the work alone, which gives the same bits.
+Starting a run costs a worker that still spins a third of a microsecond. Waiting spins for a bounded time;
+then a worker sleeps on a condition variable, and who waits for a share that another has taken gives up its
+time slice again and again, since the other may need this very processor. One pool serves the process: a
+caller who finds it busy does all shares alone, which gives the same bits.
 
-``@go`` is one word: the number of the current piece of work, and below it the number of threads that take
-part, so that a worker sees both at once. A worker that does not take part may fall behind by any number of
-pieces; the caller waits for the others only.
+The pool's first word is the number of the current run, and below it the number of threads that take part, so
+that a worker sees both at once. Nobody waits for a worker that has taken no share: it may come late.
 """
 
 import ctypes
@@ -67,7 +66,6 @@ entry:
   %tid = load i64, ptr %p1
   %p2 = getelementptr i64, ptr %self, i64 2
   %started = load i64, ptr %p2
-  %done = getelementptr i8, ptr %pool, i64 64
   %asleep = getelementptr i8, ptr %pool, i64 128
   %job = getelementptr i8, ptr %pool, i64 192
   %job1 = getelementptr i8, ptr %pool, i64 200
@@ -108,9 +106,10 @@ take:
   br i1 %part, label %work, label %top
 work:
   %f = load ptr, ptr %job
-  %ctx = load ptr, ptr %job1
-  call void %f(ptr %ctx, i64 %tid, i64 %nt)
-  %d = atomicrmw add ptr %done, i64 1 seq_cst
+  %ctx = load atomic ptr, ptr %job1 acquire, align 8
+  %run0 = lshr i64 %g, 16
+  %run = and i64 %run0, 1099511627775
+  call void %f(ptr %ctx, i64 %tid, i64 %run)
   br label %top
 }}
 """
@@ -121,12 +120,17 @@ declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 define void @KERNEL(ptr %ctx) {{
 entry:
-  %w16 = getelementptr i64, ptr %ctx, i64 16
-  %pool = load ptr, ptr %w16
-  %w17 = getelementptr i64, ptr %ctx, i64 17
-  %f = load ptr, ptr %w17
-  %w18 = getelementptr i64, ptr %ctx, i64 18
-  %nt = load i64, ptr %w18
+  %w24 = getelementptr i64, ptr %ctx, i64 24
+  %pool = load ptr, ptr %w24
+  %w25 = getelementptr i64, ptr %ctx, i64 25
+  %f = load ptr, ptr %w25
+  %w26 = getelementptr i64, ptr %ctx, i64 26
+  %nt = load i64, ptr %w26
+  %w27 = getelementptr i64, ptr %ctx, i64 27
+  %shares = load i64, ptr %w27
+  %next = getelementptr i64, ptr %ctx, i64 8
+  %finished = getelementptr i64, ptr %ctx, i64 16
+  store atomic i64 0, ptr %finished seq_cst, align 8
   %many = icmp ugt i64 %nt, 1
   br i1 %many, label %try, label %alone
 try:
@@ -135,36 +139,39 @@ try:
   %mine = extractvalue {{i64, i1}} %swap, 1
   br i1 %mine, label %together, label %alone
 alone:
-  call void %f(ptr %ctx, i64 0, i64 1)
+  store atomic i64 0, ptr %next seq_cst, align 8
+  call void %f(ptr %ctx, i64 0, i64 0)
   ret void
 together:
-  %done = getelementptr i8, ptr %pool, i64 64
   %asleep = getelementptr i8, ptr %pool, i64 128
   %job = getelementptr i8, ptr %pool, i64 192
   %job1 = getelementptr i8, ptr %pool, i64 200
-  store ptr %f, ptr %job
-  store ptr %ctx, ptr %job1
-  store atomic i64 0, ptr %done seq_cst, align 8
   %g = load atomic i64, ptr %pool seq_cst, align 8
   %number = lshr i64 %g, 16
-  %next = add i64 %number, 1
-  %high = shl i64 %next, 16
+  %following = add i64 %number, 1
+  %wrapped = and i64 %following, 1099511627775
+  %fresh = icmp eq i64 %wrapped, 0
+  %run = select i1 %fresh, i64 1, i64 %wrapped
+  %start = shl i64 %run, 24
+  store atomic i64 %start, ptr %next seq_cst, align 8
+  store ptr %f, ptr %job
+  store atomic ptr %ctx, ptr %job1 seq_cst, align 8
+  %high = shl i64 %run, 16
   %go = or i64 %high, %nt
   store atomic i64 %go, ptr %pool seq_cst, align 8
   %z = load atomic i64, ptr %asleep seq_cst, align 8
   %sleepers = icmp ugt i64 %z, 0
-  br i1 %sleepers, label %wake, label %run
+  br i1 %sleepers, label %wake, label %run0
 wake:
   %mutex = getelementptr i8, ptr %pool, i64 256
   %cond = getelementptr i8, ptr %pool, i64 384
   %l = call i32 @pthread_mutex_lock(ptr %mutex)
   %b = call i32 @pthread_cond_broadcast(ptr %cond)
   %u = call i32 @pthread_mutex_unlock(ptr %mutex)
-  br label %run
-run:
-  call void %f(ptr %ctx, i64 0, i64 %nt)
-  %others = sub i64 %nt, 1
-  call void @KERNEL.until(ptr %done, i64 %others)
+  br label %run0
+run0:
+  call void %f(ptr %ctx, i64 0, i64 %run)
+  call void @KERNEL.until(ptr %finished, i64 %shares)
   store atomic i64 0, ptr %busy seq_cst, align 8
   ret void
 }}
@@ -187,10 +194,9 @@ def _processor(target: Target) -> str:
 
 @cache
 def share(target: Target) -> Any:
-    """Return the function that takes a context and calls ``work(context, tid, threads)`` on each thread.
+    """Return the function that takes a context, starts its run on every thread, and returns at its end.
 
-    Of a context's words, the 16th is a pool's address, the 17th the work's, the 18th the number of threads.
-    One argument alone, since ctypes takes a microsecond for three.
+    What it reads of a context, the driver says. One argument alone: ctypes takes a microsecond for three.
     """
     text = waiting(WAIT + _SHARE, target)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compile_kernel(Kernel(text, ()), target))
@@ -201,7 +207,7 @@ class Pool:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._state = aligned(576)
+        self._state = lasting(aligned(576))
         self._state[:] = 0
         self._workers: list[Any] = []
         self._lock = Lock()
@@ -225,7 +231,7 @@ class Pool:
     def _start(self) -> bool:
         text = waiting(_WORKER, self._target)
         entry = compile_kernel(Kernel(text, ()), self._target)
-        me = np.array([self.address, self.threads, 0, 0], np.int64)
+        me = lasting(np.array([self.address, self.threads, 0, 0], np.int64))
         me[2] = self._state[:8].view(np.int64)[0]
         base = int(me.ctypes.data)
         failed = self._libc.pthread_create(
@@ -234,6 +240,12 @@ class Pool:
         if not failed:
             self._workers.append(me)
         return not failed
+
+
+def lasting(memory: Any) -> Any:
+    """Return an array whose memory is never freed, not even at the end: workers look at it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+    return memory
 
 
 _POOLS: dict[Target, Pool] = {}

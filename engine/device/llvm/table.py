@@ -9,11 +9,15 @@ import numpy as np
 
 from graphdoc.engine.device.llvm import driver
 from graphdoc.engine.device.llvm.builder import Kernel
+from graphdoc.engine.device.llvm.pool import lasting
 from graphdoc.engine.memory import LINE, MemoryPlan, aligned
 from graphdoc.engine.program import Buffer, Kind, Program, View
-from graphdoc.engine.schedule import barriers, buffers_outside
+from graphdoc.engine.schedule import buffers_outside, units
 
 _WORD = 8
+
+_BLOCKS: list[Any] = []
+"""Words of contexts that are no more; a worker that comes late may look at them at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class Span:
     steps: range
     threads: int
     records: Any
+    units: Any
     fixups: Any
 
 
@@ -42,6 +47,9 @@ class Context:
     words: list[Any]
     calls: list[int]
     host: dict[Buffer, Any] = field(default_factory=dict)
+
+    def __del__(self, blocks: list[Any] = _BLOCKS) -> None:
+        blocks.extend(self.words)
 
 
 class Table:
@@ -85,12 +93,11 @@ class Table:
     def _span(self, steps: range) -> Span:
         kernels = [k for i in steps if (k := self.kernels[i]) is not None]
         counts = [min(k.threads, self.threads) for k in kernels]
-        waits = barriers([self.program.steps[i] for i in steps], self.memory, counts)
+        found = units([self.program.steps[i] for i in steps], self.memory, counts)
         records = np.zeros((len(steps), driver.RECORD), np.int64)
-        for row, i, kernel, count, wait in zip(records, steps, kernels, counts, waits, strict=True):
-            dims = self._dims[i].ctypes.data
-            row[:6] = self._code[kernel.text], self._starts[i] * _WORD, dims, 0, count, wait
-        return Span(steps, max(counts), records, self._fixups(steps))
+        for row, i, kernel in zip(records, steps, kernels, strict=True):
+            row[:] = self._code[kernel.text], self._starts[i] * _WORD, self._dims[i].ctypes.data
+        return Span(steps, max(counts), records, np.array(found, np.int64), self._fixups(steps))
 
     def _fixups(self, steps: range) -> Any:
         rows = [
@@ -112,11 +119,11 @@ class Table:
         return Context(arena, args, bases, status, words, [int(w.ctypes.data) for w in words])
 
     def _words(self, span: Span, args: Any, bases: int) -> Any:
-        words = aligned(driver.WORDS * _WORD).view(np.int64)
-        words[:] = 0
-        words[:4] = span.records.ctypes.data, len(span.steps), args.ctypes.data, args.strides[0]
-        words[4:7] = span.fixups.ctypes.data, len(span.fixups), bases
+        words = _BLOCKS.pop() if _BLOCKS else _block()
+        words[:4] = span.records.ctypes.data, span.units.ctypes.data, args.ctypes.data, args.strides[0]
+        words[4:8] = span.fixups.ctypes.data, len(span.fixups), bases, 0
         words[driver.THREADS] = span.threads
+        words[driver.SHARES] = span.units[-1, 2] + span.units[-1, 3]
         return words
 
     def _args(self, arena: int, status: int) -> Any:
@@ -153,6 +160,12 @@ class Table:
                 context.host[buffer] = context.arena[at : at + buffer.nbytes].view(buffer.dtype)
         theirs = {buffer: callers[k].reshape(-1) for buffer, k in self.outside.items()}
         return {**context.host, **theirs}
+
+
+def _block() -> Any:
+    words = lasting(aligned(driver.WORDS * _WORD).view(np.int64))
+    words[:] = 0
+    return words
 
 
 def _lines(size: int) -> int:

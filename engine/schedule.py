@@ -109,8 +109,8 @@ def barriers(steps: Sequence[Step], plan: MemoryPlan, threads: Sequence[int]) ->
 class Unit(NamedTuple):
     """Steps that threads take as one: one step in several shares, or a run of steps of one share each.
 
-    start, length: the steps. first, shares: the shares, numbered through all units. need: how many shares must
-    be finished before it may start.
+    start, length: the steps. first, shares: the shares, numbered through all units. need: how many shares
+    must be finished before it may start.
     """
 
     start: int

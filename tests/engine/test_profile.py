@@ -13,7 +13,8 @@ from graphdoc.engine.limits import FAR, Limits, limits
 from graphdoc.engine.program import Buffer, Step, View, whole
 from graphdoc.surgeon.model import open_source
 
-MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[8,16] x, float[16,4] w) => (float[8,4] y, int64[2,N] z) {
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[8,16] x, float[16,4] w) => (float[8,4] y, int64[2,N] z) {
     a = MatMul (x, w)
     y = Relu (a)
     z = NonZero (a) }"""
@@ -31,9 +32,8 @@ def test_operations_and_bytes() -> None:
     assert cost.operations(product) == 2 * 5 * 7 * 3
     assert cost.traffic(product) == 4 * (35 + 21 + 15)
     row = view(3).broadcast((5, 3))
-    added = Step(
-        Map((apply("tanh", apply("add", load(0, F32), load(1, F32))),)), (view(5, 3), row), (view(5, 3),)
-    )
+    spec = Map((apply("tanh", apply("add", load(0, F32), load(1, F32))),))
+    added = Step(spec, (view(5, 3), row), (view(5, 3),))
     assert cost.operations(added) == 2 * 15
     assert cost.traffic(added) == 4 * (15 + 3 + 15)
     mean = Rows(1, (Reduction("sum", load(0, F32)),), (Output(apply("neg", stage(0, F32)), full=False),))
@@ -51,8 +51,7 @@ def test_limits_are_those_of_a_machine() -> None:
     """Plausible numbers; memory bounds what is large, arithmetic what computes much."""
     found = limits()
     assert 1e8 < found.operations < 1e13
-    assert 1e7 < found.far
-    assert found.far < 10 * found.near
+    assert min(found.near, found.far) > 1e7
     machine = Limits(operations=100.0, near=1000.0, far=10.0)
     assert machine.least(200, 0, 1) == 2.0
     assert machine.least(200, 0, 2) == 1.0

@@ -200,3 +200,44 @@ def test_kernels_are_shared_between_sizes() -> None:
 
     assert text(100, 64) == text(7, 1024)
     assert text(100, 72) == text(7, 1000)
+
+
+EXACT_FLOATS = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "rint", "trunc")
+EXACT_INTEGERS = ("add", "sub", "mul", "div", "mod", "fmod", "min", "max", "neg", "abs", "sign", "and", "xor")
+KINDS = (F32, F16, F64, I32, I8, U8, I64, expr.BOOL)
+LEAVES = (load(0, F32), load(1, I32), load(2, U8), load(3, expr.BOOL), index(0), index(1))
+
+
+@st.composite
+def trees(draw: st.DrawFn, dtype: Any, depth: int) -> Expr:
+    """Return an expression of some dtype whose every operation is exact."""
+
+    def tree(kind: Any) -> Expr:
+        return draw(trees(kind, depth - 1))
+
+    what = draw(st.sampled_from(("leaf", "const", "cast", "select", "op", "op")))
+    if depth == 0 or what == "leaf":
+        return cast(draw(st.sampled_from(LEAVES)), dtype)
+    if what == "const":
+        return const(draw(st.integers(0, 5)), dtype)
+    if what == "cast":
+        return cast(tree(draw(st.sampled_from(KINDS[3:] if dtype.kind in "iu" else KINDS))), dtype)
+    if what == "select":
+        return apply("select", tree(expr.BOOL), tree(dtype), tree(dtype))
+    if dtype == expr.BOOL:
+        kind = draw(st.sampled_from(KINDS))
+        return apply(draw(st.sampled_from(("eq", "lt", "le"))), tree(kind), tree(kind))
+    op = draw(st.sampled_from(EXACT_INTEGERS if dtype.kind in "iu" else EXACT_FLOATS))
+    return apply(op, *(tree(dtype) for _ in range(expr.OPERATIONS[op].arity)))
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data(), st.sampled_from(sorted(TARGETS)), st.integers(0, 9))
+def test_any_expression(data: st.DataObject, target: str, seed: int) -> None:
+    """Expressions of mixed dtypes, shared parts, operands that do not vary along a row, two outputs."""
+    kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=2))
+    exprs = tuple(data.draw(trees(kind, 4)) for kind in kinds)
+    shape = data.draw(st.tuples(SIZES, SIZES))
+    inputs = tuple(data.draw(views(shape, leaf.dtype, repeats=True)) for leaf in LEAVES[:4])
+    outputs = tuple(whole(Buffer("y", e.dtype, shape[0] * shape[1]), shape) for e in exprs)
+    check(Step(Map(exprs), inputs, outputs), TARGETS[target], 2, seed)

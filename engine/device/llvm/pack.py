@@ -79,7 +79,10 @@ def _tiled(step: Step, size: int, target: Target, packed: dict[Any, View]) -> St
     width = 2 * lanes if w.shape[3] % (2 * lanes) == 0 else lanes
     key = (w.buffer, w.shape, w.strides, w.offset, "tiles", size, width)
     if key not in packed:
-        data = transformed(w.array(w.buffer.data), size, width)
+        with np.errstate(all="ignore"):
+            data = transformed(w.array(w.buffer.data), size, width)
+        if not np.isfinite(data).all():  # an infinite weight would spread over its tiles
+            return _paneled(step, target, packed)
         packed[key] = _constant(f"{w.buffer.name}.tiles", data)
     new = Winograd(size, spec.epilogue, spec.accumulate, width)
     return replace(step, spec=new, inputs=(step.inputs[0], packed[key], *step.inputs[2:]))

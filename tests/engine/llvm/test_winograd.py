@@ -182,3 +182,14 @@ def test_tiles_are_taken_where_they_pay(step: Step, size: int) -> None:
 
     assert size_for(step, AVX2) == size
     assert getattr(ready.spec, "size", 0) == size
+
+
+@pytest.mark.parametrize("weight", [np.inf, np.nan])
+def test_weights_that_do_not_transform_are_taken_directly(weight: float) -> None:
+    """What is not finite stays in its own place."""
+    step = convolution(1, 28, 28, 16, 16)
+    step.inputs[1].buffer.data[5] = weight
+
+    (ready,) = prepare_contractions(Program([step]), AVX2).steps
+
+    assert isinstance(ready.spec, Contraction)

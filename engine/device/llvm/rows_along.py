@@ -12,12 +12,15 @@ from graphdoc.engine.device.llvm.math_cast import register
 from graphdoc.engine.device.llvm.rows_fold import Fold
 from graphdoc.engine.device.llvm.rows_frame import Frame, chunk_of, from_lane, nest, stages, units
 from graphdoc.engine.device.llvm.rows_layout import Axis, Layout
-from graphdoc.engine.device.llvm.rows_passes import Pass, Varying, passes
+from graphdoc.engine.device.llvm.rows_passes import Pass, Varying, cost, passes
 from graphdoc.engine.expr import Dtype, Expr, leaves, postorder
 from graphdoc.engine.kernels.rows import Rows
 
 CHAINS = 4
 """Vectors in flight: one chain of dependent instructions at a time leaves the processor idle."""
+
+DEAR = 16
+"""Instructions from which two vectors in flight are enough, and shorter code compiles in half the time."""
 
 KEPT = 1 << 18
 """Elements of a row up to which expressions are kept for a later pass; beyond, memory is slower."""
@@ -33,7 +36,8 @@ class Along:
         self.spec, self.layout, self.threads = spec, layout, threads
         self.axis = layout.reduced[-1]
         self.lanes = lanes_of(spec, layout, target, self.axis)
-        self.chains = min(CHAINS, max(1, self.axis.size // self.lanes))
+        chains = CHAINS if cost(exprs_of(spec)) <= DEAR else 2
+        self.chains = min(chains, max(1, self.axis.size // self.lanes))
         reduced = [a.domain for a in layout.reduced if a.domain >= 0]
         varying = Varying(layout.varying, layout.inputs, reduced)
         self.passes = passes(spec, varying, keep=layout.length <= KEPT)
@@ -256,12 +260,16 @@ def fitting(lanes: int, size: int) -> int:
     return max(lanes, 1)
 
 
+def exprs_of(spec: Rows) -> list[Expr]:
+    """Return all expressions of a specification."""
+    return [s.expr for s in spec.stages] + [o.expr for o in spec.outputs]
+
+
 def lanes_of(spec: Rows, layout: Layout, target: Target, axis: Axis | None) -> int:
     """Return how many elements along an axis are computed at once: a register's, of the widest dtype."""
     if axis is None:
         return 1
-    exprs = [s.expr for s in spec.stages] + [o.expr for o in spec.outputs]
-    dtypes = {*layout.dtypes, *(node.dtype for e in exprs for node in postorder(e))}
+    dtypes = {*layout.dtypes, *(node.dtype for e in exprs_of(spec) for node in postorder(e))}
     return fitting(min(target.vector // _width(dtype) for dtype in dtypes), axis.size)
 
 

@@ -16,6 +16,9 @@ from graphdoc.engine.schedule import buffers_outside, units
 
 _WORD = 8
 
+_SHARES = 2
+"""Shares of a step per thread: where one thread is held up, less is left waiting for it."""
+
 _BLOCKS: list[Any] = []
 """Words of contexts that are no more; a worker that comes late may look at them at any time."""
 
@@ -92,12 +95,15 @@ class Table:
 
     def _span(self, steps: range) -> Span:
         kernels = [k for i in steps if (k := self.kernels[i]) is not None]
-        counts = [min(k.threads, self.threads) for k in kernels]
+        most = self.threads * _SHARES if self.threads > 1 else 1
+        counts = [min(k.threads, most) for k in kernels]
         found = units([self.program.steps[i] for i in steps], self.memory, counts)
         records = np.zeros((len(steps), driver.RECORD), np.int64)
         for row, i, kernel in zip(records, steps, kernels, strict=True):
             row[:] = self._code[kernel.text], self._starts[i] * _WORD, self._dims[i].ctypes.data
-        return Span(steps, max(counts), records, np.array(found, np.int64), self._fixups(steps))
+        return Span(
+            steps, min(max(counts), self.threads), records, np.array(found, np.int64), self._fixups(steps)
+        )
 
     def _fixups(self, steps: range) -> Any:
         rows = [

@@ -1,6 +1,7 @@
-"""The short way for a model that is one program: inputs of known types straight into it.
+"""The short way through a graph that is one program: arrays of known types straight into it.
 
-Small models run in microseconds; looking up what was made for which shapes takes as long.
+Small models, and the bodies of loops, run in microseconds; looking up what was made for which shapes takes as
+long.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,48 +10,77 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.stage import Segment, Stage
+from graphdoc.engine.stage import Known, Segment, Stage
+
+Kind = tuple[Any, tuple[int, ...]]
+"""dtype and shape."""
+
+COMPUTED, FED, CONSTANT = range(3)
+"""Where a result comes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """One program between the fed arrays and the outputs.
+    """One program between the fed arrays and the results.
 
-    fed: name, dtype and shape of every array that was fed when the program was made. inputs: which of them
-    the program takes. outputs: names, in the program's order.
+    names: of the arrays, in the order they are given; wanted: the same, in no order. kinds: what they were
+    when the program was made. inputs: positions of those that the program takes. results: per result of the
+    graph, where it comes from, and its position among the program's outputs or the fed arrays, or its value.
     """
 
-    fed: tuple[tuple[str, Any, tuple[int, ...]], ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    names: tuple[str, ...]
+    wanted: frozenset[str]
+    kinds: tuple[Kind, ...]
+    inputs: tuple[int, ...]
+    results: tuple[tuple[int, Any], ...]
     call: Callable[[Sequence[Any]], list[Any]]
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the outputs, None when the arrays are not those the program was made for."""
-        if len(feeds) != len(self.fed):
-            return None
-        for name, dtype, shape in self.fed:
-            array = feeds.get(name)
+    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Return the results, None when the arrays are not those the program was made for."""
+        for array, (dtype, shape) in zip(arrays, self.kinds, strict=True):
             if type(array) is not np.ndarray or array.shape != shape or array.dtype is not dtype:
                 return None
-        return dict(zip(self.outputs, self.call([feeds[name] for name in self.inputs]), strict=True))
+        found = self.call([arrays[k] for k in self.inputs])
+        sources = (found, arrays)
+        return tuple(v if of == CONSTANT else sources[of][v] for of, v in self.results)
+
+    @property
+    def computed(self) -> bool:
+        """Whether every result is the program's own, neither a weight nor what was fed."""
+        return all(of == COMPUTED for of, _ in self.results)
+
+    def feed(self, feeds: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Return the results for arrays by name."""
+        if feeds.keys() != self.wanted:
+            return None
+        return self.run([feeds[name] for name in self.names])
 
 
-def direct(stage: Stage, feeds: Mapping[str, Any], names: Sequence[str]) -> Direct | None:
+def direct(stage: Stage, names: Sequence[str], arrays: Sequence[Any]) -> Direct | None:
     """Return the short way through a stage, None where it is more than one program.
 
-    names: of the graph's outputs.
+    names, arrays: what was fed to the run that the stage was made for.
     """
     part = stage.parts[0] if len(stage.parts) == 1 else None
-    if stage.rest is not None or not isinstance(part, Segment):
+    if stage.rest is not None or not isinstance(part, Segment) or stage.taps:
         return None
-    program = part.program
-    keys = dict(zip(stage.results, names, strict=True))
-    plain = all(type(array) is np.ndarray for array in feeds.values())
-    if not plain or list(keys) != list(program.outputs) or len(keys) != len(names):
+    if not all(type(array) is np.ndarray for array in arrays):
         return None
-    fed = tuple((name, array.dtype, array.shape) for name, array in feeds.items())
-    if not set(program.inputs) <= set(feeds):
+    places = {name: k for k, name in enumerate(names)}
+    computed = {key: k for k, key in enumerate(part.program.outputs)}
+    if not part.program.inputs.keys() <= places.keys():
         return None
-    outputs = tuple(keys[key] for key in program.outputs)
-    return Direct(fed, tuple(program.inputs), outputs, part.executable.run)
+    results: list[tuple[int, Any]] = []
+    for source in stage.results:
+        if source is None or isinstance(source, Known):
+            results.append((CONSTANT, None if source is None else source.value))
+        elif source in computed:
+            results.append((COMPUTED, computed[source]))
+        elif source in places:
+            results.append((FED, places[source]))
+        else:
+            return None
+    kinds = tuple((array.dtype, array.shape) for array in arrays)
+    inputs = tuple(places[name] for name in part.program.inputs)
+    call = part.executable.run
+    return Direct(tuple(names), frozenset(names), kinds, inputs, tuple(results), call)

@@ -91,22 +91,24 @@ class Compiled:
         on these inputs; each set of names is a program of its own.
         """
         if self._short is not None and not taps and not given:
-            found = self._short.run(feeds)
+            found = self.quick(feeds)
             if found is not None:
                 return found
         if self._draws:
             self._rng.bit_generator.state = self._start
         fed = self._fed(feeds)
         run = Run(frozenset(taps), {_GIVEN + key: _placed(value) for key, value in (given or {}).items()})
-        outputs = self.graph.run(fed, run)
+        outputs = _owned(self.graph.run(fed, run), run.last, fed)
         if not run.taps and not run.given:
-            self._short = None if run.stage is None else direct(run.stage, feeds, self.output_names)
+            short = None if run.stage is None else direct(run.stage, list(feeds), list(feeds.values()))
+            self._short = short if short is not None and short.computed else None
         return {**dict(zip(self.output_names, outputs, strict=True)), **run.tapped}
 
     def quick(self, feeds: Feeds) -> dict[str, Any] | None:
         """Return the outputs if these arrays are of the types of the last run and need nothing but one
         program; None: ask :meth:`run`. What was fed then has been checked, so this needs no check."""
-        return None if self._short is None else self._short.run(feeds)
+        found = None if self._short is None else self._short.feed(feeds)
+        return None if found is None else dict(zip(self.output_names, found, strict=True))
 
     def _fed(self, feeds: Feeds) -> dict[ir.Value, Any]:
         return {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
@@ -152,7 +154,7 @@ def compiled(model: ir.Model, *, threads: int | None = None, seed: int = 0) -> C
 
 @dataclass(slots=True)
 class Run:
-    """What one run is to do besides, and what it has found: the tapped values, the stage it began with.
+    """What one run is to do besides, and what it has found: the tapped values, the first and the last stage.
 
     given: arrays by key of the run.
     """
@@ -161,6 +163,7 @@ class Run:
     given: Mapping[str, Any] = field(default_factory=dict)
     tapped: dict[str, Any] = field(default_factory=dict)
     stage: Stage | None = None
+    last: Stage | None = None
     spent: list[Spent] | None = None
 
     def wishes(self) -> Wishes:
@@ -185,6 +188,18 @@ class _Host:
 
 
 _HOST = _Host()
+
+
+def _owned(outputs: Sequence[Any], last: Stage | None, fed: Mapping[ir.Value, Any]) -> list[Any]:
+    """Return the outputs, those copied that are weights or what was fed: the caller may change them."""
+    sources = (None,) * len(outputs) if last is None else last.results
+    return [
+        np.array(value)
+        if isinstance(value, np.ndarray)
+        and (isinstance(source, Known) or any(value is array for array in fed.values()))
+        else value
+        for source, value in zip(sources, outputs, strict=True)
+    ]
 
 
 def draws(body: Body) -> bool:
@@ -216,6 +231,7 @@ class Graph:
     seen: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     weights: Weights = field(default_factory=Weights)
     inner: dict[int, "Graph"] = field(default_factory=dict)
+    short: Direct | None = None
     lock: Any = field(default_factory=RLock)
 
     def run(self, fed: Mapping[ir.Value, Any], run: Run) -> tuple[Any, ...]:
@@ -233,6 +249,7 @@ class Graph:
         while True:
             self._run(stage, env, run)
             if stage.rest is None:
+                run.last = stage
                 return tuple(None if s is None else _value(env, s) for s in stage.results)
             stage = self._next(stage, stage.rest, env, run)
 
@@ -361,10 +378,20 @@ class Bound:
         return tuple(declared(value) for value in self.graph.body.outputs)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        body = self.graph.body
+        graph, plain = self.graph, not self.run.taps
+        arrays = [*self.captured, *inputs]
+        if plain and graph.short is not None and len(arrays) == len(graph.short.names):
+            found = graph.short.run(arrays)
+            if found is not None:
+                return found
+        body = graph.body
         fed = dict(zip(body.captured, self.captured, strict=True))
         fed.update(zip(body.inputs, inputs, strict=False))
-        return self.graph.run(fed, self.run)
+        inner = Run(self.run.taps, tapped=self.run.tapped)
+        results = graph.run(fed, inner)
+        if plain and inner.stage is not None and len(fed) == len(arrays):
+            graph.short = direct(inner.stage, [str(v.name) for v in fed], arrays)
+        return results
 
 
 def _value(env: Mapping[str, Any], source: Source) -> Any:

@@ -71,6 +71,43 @@ def test_a_result_that_contents_size_has_no_short_way() -> None:
     assert runs.quick({"x": np.float32([1, 0, 1])}) is None
 
 
+SHARED = """<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y, float[2] z, float[3] w)
+<float[2] z = {1, 2}> {
+    y = Identity (x)
+    w = Neg (x) }"""
+
+LOOP = """<ir_version: 8, opset_import: ["" : 17]> g (int64 n, float[2] x) => (float[2] y, float[N,2] s) {
+    y, s = Loop (n, , x) <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] o, float[2] t) {
+        d = Identity (c)
+        o = Add (a, x)
+        t = Mul (a, a) }> }"""
+
+
+def test_outputs_are_the_caller_s_own() -> None:
+    """What is written into outputs changes neither weights nor inputs."""
+    runs = model(SHARED)
+    x = np.float32([1, 2, 3])
+    for _ in range(3):
+        found = runs.run({"x": x})
+        np.testing.assert_array_equal(found["y"], [1, 2, 3])
+        np.testing.assert_array_equal(found["z"], [1, 2])
+        for value in found.values():
+            value[...] = 9
+
+
+def test_bodies_of_loops_take_the_short_way_too() -> None:
+    """Turns of the same types, then of others: NumPy is the oracle."""
+    runs = model(LOOP)
+    for turns in (3, 5, 0, 3):
+        x = np.float32([1, -2])
+        found = runs.run({"n": np.array(turns), "x": x})
+        states = np.array([(k + 1) * x for k in range(turns)], np.float32).reshape(turns, 2)
+        np.testing.assert_array_equal(found["y"], (turns + 1) * x)
+        np.testing.assert_array_equal(found["s"], states**2)
+    (inner,) = runs.graph.inner.values()
+    assert inner.short is not None
+
+
 def test_a_session_checks_what_it_has_not_seen() -> None:
     """A wrong dtype or a missing input is refused after a right run too."""
     session = Session(parser.parse_model(ADD), level=1, threads=1)

@@ -94,8 +94,9 @@ class Kernel:
     scratch: bytes of memory of its own that each thread needs: ``%args`` then has one more pointer.
     status: whether the kernel checks numbers that it reads: ``%args`` then ends with one more pointer,
         to an i64 that the kernel sets to 1 where one lies out of range. It goes on with some number in range.
-    threads: with how many threads it may be entered: ``%tid`` runs from 0 to ``%nt`` - 1 <= threads - 1. Each
-        thread does its share of the outputs, never of one sum: the bits do not depend on the number.
+    threads: into how many shares it may be cut: ``%tid`` runs from 0 to ``%nt`` - 1 <= threads - 1. Each call
+        does one share of the outputs, never of one sum: the bits do not depend on the number. Shares run in
+        any order, at once or one after another, several on one thread: none may wait for another.
 
     ``%args`` points to the addresses of the first elements of the input views, then the output views.
     """

@@ -37,6 +37,7 @@ FAMILIES = (
     "resize",
     "einsum",
     "blocks",
+    "attention",
     "fused",
     "quantize",
     "integer",

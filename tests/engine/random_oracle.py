@@ -500,6 +500,9 @@ def _noisy(model: onnx.ModelProto, feeds: Mapping[str, Any], seed: int) -> dict[
 
 def _as_far(a: Any, b: Any, others: Sequence[Any]) -> bool:
     """Whether a lies about as near to b as the others do; what is no number in one of them may be any."""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        rows = zip(a, b, strict=True)
+        return all(_as_far(x, y, [other[k] for other in others]) for k, (x, y) in enumerate(rows))
     if not hasattr(a, "dtype") or (a.dtype, a.shape) != (getattr(b, "dtype", None), b.shape):
         return False
     if any(other.shape != b.shape for other in others) or a.dtype == TEXT:

@@ -12,8 +12,8 @@ class Executable(Protocol):
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the outputs as NumPy arrays of their own, in the order of ``program.outputs``.
 
-        inputs: NumPy arrays in the order of ``program.inputs``, of the views' dtypes and shapes; they need not
-        be row-major. Raises RunnerError where a step refuses its operands (an index outside its axis).
+        inputs: NumPy arrays in the order of ``program.inputs``, of the views' dtypes and shapes; they need
+        not be row-major. Raises RunnerError where a step refuses its operands (an index outside its axis).
         """
         ...
 

@@ -32,11 +32,13 @@ _REBUILD = "make the plan again:  graphdoc build MODEL -o PLAN"
 
 
 def is_plan(path: "str | os.PathLike[str]") -> bool:
-    """Return whether a file begins as a plan does."""
+    """Return whether a file begins as a plan does; a pipe, which would keep its reader waiting, is none."""
     try:
+        if not Path(path).is_file():
+            return False
         with Path(path).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
-    except OSError:
+    except (OSError, ValueError):  # a name that no file can have
         return False
 
 

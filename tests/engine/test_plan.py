@@ -1,5 +1,6 @@
 """Plans: built once, the same bytes each time, loaded whole or refused."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -349,3 +350,13 @@ class TestRefit:
         ):
             with pytest.raises(InputError, match=f"'{name}' is"):
                 plan.refit({name: array})
+
+
+def test_a_pipe_is_no_plan(tmp_path: Path) -> None:
+    """Nobody waits for someone to write into it; a folder, and a name no file can have, are none either."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    assert not is_plan(pipe)
+    assert not is_plan(tmp_path)
+    assert not is_plan("a\0b")

@@ -20,12 +20,13 @@ from pathlib import Path
 from graphdoc.engine.errors import UsageError
 
 GROUP = "graphdoc.operators"
-_loaded: dict[str, None] = {}
+_loaded: dict[Path, str] = {}
+"""Files that were run → as they were given."""
 
 
 def loaded_files() -> list[str]:
     """Return the paths that :func:`load_operators` has read, as they were given."""
-    return list(_loaded)
+    return list(_loaded.values())
 
 
 def load_operators(path: str | Path) -> None:
@@ -33,9 +34,9 @@ def load_operators(path: str | Path) -> None:
 
     Raises UsageError that names the file and line: not readable, not Python, fails, registers twice.
     """
-    if str(path) in _loaded:
-        return
     file = Path(path)
+    if file.resolve() in _loaded:
+        return
     if not file.is_file():
         raise UsageError(
             f"no such file: '{path}'", where="--ops", next_step="give a Python file, --ops my_ops.py"
@@ -51,7 +52,7 @@ def load_operators(path: str | Path) -> None:
             where=_place(error, file),
             next_step="an operator is a function under @graphdoc.op(NAME, SINCE_VERSION, domain=DOMAIN)",
         ) from error
-    _loaded[str(path)] = None
+    _loaded[file.resolve()] = str(path)
 
 
 def load_installed() -> None:

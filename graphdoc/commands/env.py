@@ -39,13 +39,13 @@ def command(json_: bool) -> int:
 def _rows() -> Iterator[Row]:
     from graphdoc.compare.environment import cpu, package_version
 
-    yield "cpu", cpu(), "✓ NumPy"
+    llvmlite = package_version("llvmlite")
+    yield "cpu", cpu(), "✓ native code" if llvmlite else "✓ NumPy"
     yield "gpu", *_gpu()
     ort, state = _ort()
     yield "ort", ort, state
     for name in ("onnx", "onnx-ir", "numpy"):
         yield name, package_version(name) or "not installed", "✓ usable"
-    llvmlite = package_version("llvmlite")
     yield "llvmlite", llvmlite or "not installed", "✓ usable" if llvmlite else "– NumPy measures"
     yield "cupy", *_cupy()
     yield "runners", ", ".join(_runners(ort=state.startswith("✓"))), "✓ usable"

@@ -26,7 +26,7 @@ def test_rows_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(rows) == ROWS
     for name, version in (("numpy", np.__version__), ("onnx", onnx.__version__), ("ort", ort.__version__)):
         assert f" {version} " in rows[name]
-    assert "ort, engine, truth, reference" in rows["runners"]
+    assert "ort, engine, engine:1, truth, reference" in rows["runners"]
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_without_onnxruntime(content: str, words: str, tmp_path: pathlib.Path) -
     assert done.returncode == 0
     assert words in done.stdout
     assert "FAIL" in done.stdout
-    assert " engine, truth, reference" in done.stdout
+    assert " engine, engine:1, truth, reference" in done.stdout
     assert "ort, engine" not in done.stdout
 
 

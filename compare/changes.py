@@ -109,6 +109,10 @@ def _weights(name: str, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Ite
     x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
     if np.array_equal(x, y, equal_nan=True) or not x.size:
         return
+    lost = int(np.count_nonzero(np.isfinite(x) & ~np.isfinite(y)))
+    if lost or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        yield f"{name} of B is NaN or infinite in {lost} of {x.size} elements where A's is finite"
+        return
     norm = float(np.linalg.norm(x))
     factor = float(x @ y) / norm**2 if norm else 0.0
     if x.size == 1:

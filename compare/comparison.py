@@ -27,6 +27,7 @@ from graphdoc.compare.ranking_words import ranked, with_ranking
 from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
 from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
+from graphdoc.compare.tolerances import Described, Rule, find, unmatched
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
 from graphdoc.surgeon.stubs import stripped_remark
@@ -48,6 +49,7 @@ class Options:
 
     ref, test: runner names. taps: "all", "outputs", or globs over value and node names. rtol, atol: the
     user's tolerance, element by element as in numpy.allclose; None: limits by dtype and measurement.
+    tolerances: the user's limits for some layers, those of nearer sources last (tolerances.py).
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
     pictures: draw a few layers (compare/gallery.py).
     rank: rank layers by what their own errors do to the outputs, with so many reverse passes (ranking.py).
@@ -60,6 +62,7 @@ class Options:
     taps: tuple[str, ...] = ("all",)
     rtol: float | None = None
     atol: float | None = None
+    tolerances: tuple[Rule, ...] = ()
     threads: int = 0
     seed: int = 0
     memory: int | None = None
@@ -298,7 +301,7 @@ def _numeric(value: Any) -> bool:
 
 def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple[list[Judgement], Evidence]:
     """Judge; where something looks wrong, look closer and judge again."""
-    evidence, given = Evidence(), options.given_limit
+    evidence, given = _told(findings, options.tolerances), options.given_limit
     judged = judge(findings, evidence, given)
     steps: tuple[Callable[..., None], ...] = (examine,) if given else (examine, measure_noise)
     for step in steps:
@@ -307,6 +310,19 @@ def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple
             step(scene, findings, judged, evidence)
             judged = judge(findings, evidence, given)
     return judged, evidence
+
+
+def _told(findings: Sequence[Finding], rules: Sequence[Rule]) -> Evidence:
+    """Return evidence that holds the user's limits, and remarks on rules that fit nothing."""
+    layers = {
+        f.point.key: Described(f.point.key, f.point.node, f.point.op, (f.dtype, f.dtype_b)) for f in findings
+    }
+    found = {key: find(rules, layer) for key, layer in layers.items()} if rules else {}
+    idle = unmatched((rule for rule in rules if rule.must_match), list(layers.values()))
+    return Evidence(
+        given={key: rule.limit for key, rule in found.items() if rule is not None},
+        remarks=[f"the tolerance '{rule.name}' fits no layer" for rule in idle],
+    )
 
 
 def _side(label: str, target: Target, runner: Runner, whole: _Whole) -> Side:

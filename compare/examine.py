@@ -111,9 +111,9 @@ def _compare_to_truth(
     key = finding.point.key
     try:
         if b is not UNKNOWN:
-            to_b = float("inf") if b is None else ratio(*distance(exact, b))
-            evidence.truth[key] = (ratio(*distance(exact, a)), to_b)
-        spread = max(ratio(*distance(exact, other[key])) for other in moved if key in other)
+            to_b = float("inf") if b is None else _error(exact, b)
+            evidence.truth[key] = (_error(exact, a), to_b)
+        spread = max(_error(exact, other[key]) for other in moved if key in other)
     except MismatchError:
         return
     smooth = epsilon(finding.dtype) and finding.point.op not in STEPS
@@ -203,6 +203,14 @@ def _rounding(finding: Finding, judgement: Judgement) -> float:
 
 def _apart(clean: Any, noisy: Any) -> float:
     try:
-        return ratio(*distance(clean, noisy))
+        return _error(clean, noisy)
     except MismatchError:
         return float("inf")
+
+
+def _error(a: Any, b: Any) -> float:
+    """Return RMS(b − a) ÷ RMS(a); texts have no distance, they are equal or not."""
+    found = list(pairs(a, b))
+    if any(x.dtype == object for x, _ in found):
+        return 0.0 if all(np.array_equal(x, y) for x, y in found) else float("inf")
+    return ratio(*distance(a, b))

@@ -50,6 +50,7 @@ class Evidence:
     truth: dict[str, tuple[float, float]] = field(default_factory=dict)
     ties: dict[str, int] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
+    given: dict[str, Limit] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -104,14 +105,16 @@ def judge(
 def _judge(
     finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None
 ) -> Judgement:
-    own_limit = given or evidence.own_limits.get(finding.point.key) or _own_limit(finding, before)
+    told = evidence.given.get(finding.point.key)
+    given = None if told else given
+    own_limit = given or told or evidence.own_limits.get(finding.point.key) or _own_limit(finding, before)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
     coarse = finding.point.op in QUANTISING | INNER_QUANTISING or any(b.coarse for b in before)
     carried = _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before])
     reach = _reach(finding, own_limit, carried if coarse else min(carried, _most(finding)))
     noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])
     noise = evidence.noise.get(finding.point.key, noise)
-    limit = given or _limit(own_limit, reach, noise)
+    limit = given or told or _limit(own_limit, reach, noise)
     unreliable = _unreliable(finding, before, evidence)
     result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, coarse, unreliable)
     result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
@@ -183,13 +186,19 @@ def _status(
         return Status.REMARK, f"ties: another index among equal values, {evidence.ties[finding.point.key]} ×"
     if _own_fault(finding, so_far.own_limit, user=user):
         return _blame(finding)
+    user_limit = finding.point.key in evidence.given
     if not _differs(finding, so_far.limit, user=user):
-        return _agreement(finding, so_far, user=user)
+        return _agreement(finding, so_far, user=user or user_limit)
     if so_far.unreliable:
         return Status.REMARK, f"depends on {so_far.unreliable}"
-    if so_far.coarse and so_far.limit.value > CHAOS and finding.metrics is not None and not user:
+    if (
+        so_far.coarse
+        and so_far.limit.value > CHAOS
+        and finding.metrics is not None
+        and not (user or user_limit)
+    ):
         return Status.REMARK, f"{UNSURE}: steps of 8 bits alone may move it by {number(so_far.limit.value)}"
-    if so_far.noise > CHAOS and finding.metrics is not None and not user:
+    if so_far.noise > CHAOS and finding.metrics is not None and not (user or user_limit):
         return Status.REMARK, f"{UNSURE}: rounding alone moves it by {number(so_far.noise)}"
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
         return Status.OWN, finding.mismatch or "its inputs agree"

@@ -181,8 +181,11 @@ def _say_agrees(case: Case, first: Layer | None) -> str:
     agreeing = sum(x.status is Status.AGREES for x in compared)
     dtype = _dtypes(compared)
     how = f"within {dtype} rounding" if dtype else "exactly"
-    if any(x.limit and x.limit.reason.startswith("given") for x in compared):
+    given = [x.limit is not None and x.limit.reason.startswith("given") for x in compared]
+    if all(given):
         how = "within the given tolerance"
+    elif any(given):
+        how += f" or, {group(sum(given))} of them, a given tolerance"
     text = f"{group(agreeing)} of {group(len(compared))} layers agree {how}"
     near = max(compared, key=lambda x: (x.of_limit or 0.0, -x.index))
     if near.of_limit:

@@ -14,6 +14,7 @@ from graphdoc.compare.inputs import make_inputs as inputs_for
 from graphdoc.compare.ranking import PASSES
 from graphdoc.compare.result import Comparison
 from graphdoc.compare.target import Target
+from graphdoc.compare.tolerances import Rule, rules_of
 from graphdoc.engine.errors import UsageError
 from graphdoc.engine.feeds import check_feeds
 from graphdoc.reports.files import write_text
@@ -80,6 +81,7 @@ def compare_models(
     taps: str | Iterable[str] = "all",
     rtol: float | None = None,
     atol: float | None = None,
+    tolerances: Mapping[str, float] | Iterable[Rule] = (),
     shapes: Mapping[str, tuple[int, ...]] | Iterable[str] | None = None,
     seed: int = 0,
     threads: int = 0,
@@ -99,6 +101,8 @@ def compare_models(
     taps: "all", "outputs" or globs over names of values and nodes.
     rtol, atol: a tolerance of your own, element by element; without one, limits follow from dtype, length
         of sums and measurement.
+    tolerances: the largest error (RMS(B − A) ÷ RMS(A)) of some layers, ``{"encoder.*": 1e-3,
+        "op:Softmax": 1e-4, "dtype:float16": 1e-2}``; see :mod:`graphdoc.compare.tolerances` for which counts.
     shapes: sizes of dynamic inputs, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``.
     memory: bytes that tapped values may take.
     latency, pictures: time whole runs too; draw histograms and the like of a few layers.
@@ -115,6 +119,7 @@ def compare_models(
         taps=(taps,) if isinstance(taps, str) else tuple(taps),
         rtol=rtol,
         atol=atol,
+        tolerances=_rules(tolerances),
         threads=threads,
         seed=seed,
         memory=memory,
@@ -131,6 +136,12 @@ def compare_models(
     )
     require_layers(result)
     return as_result(result)
+
+
+def _rules(tolerances: Mapping[str, float] | Iterable[Rule]) -> tuple[Rule, ...]:
+    if isinstance(tolerances, Mapping):
+        return rules_of(tolerances, "the call's tolerance")
+    return tuple(tolerances)
 
 
 def _check_saved(runners: Iterable[str], inputs: Any) -> None:

@@ -5,6 +5,7 @@ A baseline is a TOML file with one line per layer, so that a review shows which 
     format = 1
     model = "detector.onnx"
     runner = "engine 0.1.0"
+    sha256 = "…"                      # of the model, so that a changed file is told from a changed runner
 
     [tolerances]                      # written by hand, kept when the rest is updated
     float16 = 2e-2                    # by dtype …
@@ -22,15 +23,17 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from graphdoc.compare.tolerances import Described, find, rules_of
 from graphdoc.engine.errors import InputError
 from graphdoc.fingerprint import Fingerprint, root_mean_square
 
 FORMAT = 1
 """Version of the file's layout."""
+
+LFS_POINTER = "version https://git-lfs"
 
 LOOSE = 0.1
 """A limit above this is pointed out in the file."""
@@ -58,23 +61,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """All that is kept of one run, layers in execution order."""
+    """All that is kept of one run, layers in execution order. sha256: of the model, "" when not known."""
 
     model: str
     runner: str
     inputs: Mapping[str, Fingerprint] = field(default_factory=dict)
     layers: Mapping[str, Entry] = field(default_factory=dict)
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    sha256: str = ""
 
 
-def tolerance(rules: Mapping[str, float], value: str, dtype: str) -> float | None:
+def tolerance(rules: Mapping[str, float], value: str, dtype: str, op: str = "") -> float | None:
     """Return the tolerance that a rule sets for a value, None when no rule speaks of it.
 
-    A rule named like a dtype holds for that dtype; any other name is the value's name or a glob over names
-    and goes before dtypes; of several the last one counts.
+    Rules are those of :mod:`graphdoc.compare.tolerances`: the most specific counts, of several the last.
     """
-    named = [limit for name, limit in rules.items() if name == value or fnmatchcase(value, name)]
-    return named[-1] if named else rules.get(dtype)
+    found = find(rules_of(rules, "tolerances"), Described(value, "", op, (dtype,)))
+    return None if found is None else found.value
 
 
 def read(path: Path) -> Baseline | None:
@@ -83,7 +86,14 @@ def read(path: Path) -> Baseline | None:
     Raises InputError when the file is not a baseline.
     """
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if text.startswith(LFS_POINTER):
+            raise InputError(
+                "the baseline is a git-lfs pointer; the file itself was not fetched",
+                where=path.name,
+                next_step="git lfs pull   (a baseline is text for reviews: better keep it out of LFS)",
+            )
+        data = tomllib.loads(text)
     except FileNotFoundError:
         return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -122,6 +132,7 @@ def render(baseline: Baseline) -> str:
         f"model = {_quoted(baseline.model)}",
         f"runner = {_quoted(baseline.runner)}",
     ]
+    lines += [f"sha256 = {_quoted(baseline.sha256)}"] if baseline.sha256 else []
     if baseline.tolerances:
         lines += ["", "[tolerances]"]
         lines += [f"{_quoted(name)} = {_number(limit, 6)}" for name, limit in baseline.tolerances.items()]
@@ -175,6 +186,7 @@ def _parsed(data: Mapping[str, Any]) -> Baseline:
         {name: _fingerprint(row) for name, row in data["inputs"].items()},
         {name: _entry(row) for name, row in data["layers"].items()},
         {name: float(limit) for name, limit in data.get("tolerances", {}).items()},
+        str(data.get("sha256", "")),
     )
 
 

@@ -34,7 +34,7 @@ class Rules:
         """
         sources = {"the call": self.call, "the baseline": self.baseline, "pyproject.toml": self.project}
         for source, rules in sources.items():
-            found = tolerance(rules, value, entry.seen.dtype)
+            found = tolerance(rules, value, entry.seen.dtype, entry.op)
             if found is not None:
                 return Limit(value=found, reason=f"tolerance of {source}")
         if same_inputs:
@@ -61,7 +61,7 @@ def make(
         layers[point.key] = kept.get(point.key) or Entry(point.op, seen, allowance)
     tolerances = old.tolerances if old else {}
     inputs = old.inputs if old and kept else observation.inputs
-    return Baseline(observation.model, observation.runner, inputs, layers, tolerances)
+    return Baseline(observation.model, observation.runner, inputs, layers, tolerances, observation.sha256)
 
 
 def _agreeing(old: Baseline, observation: Observation, rules: Rules) -> dict[str, Entry]:
@@ -83,13 +83,23 @@ def judge(baseline: Baseline, observation: Observation, rules: Rules, name: str)
     new = tuple(point.key for point in observation.points if point.key not in baseline.layers)
     changed = _other_inputs(baseline, observation)
     return Comparison(
-        verdict=_verdict(layers, gone, new, changed, exact),
+        verdict=_verdict(layers, gone, new, changed, exact, _cause(baseline, observation)),
         layers=layers,
         a=_side("A", "baseline", baseline.runner, name, ""),
         b=_side("B", observation.model, observation.runner, "", observation.settings),
         inputs=tuple(_input(key, seen, key in changed) for key, seen in observation.inputs.items()),
         skipped=(*_skips(gone, "gone: the model no longer has it"), *_skips(new, "new: not in the baseline")),
     )
+
+
+def _cause(baseline: Baseline, observation: Observation) -> str:
+    """Return what has changed since the baseline was written: the model's file, the runner, or nothing."""
+    model = bool(baseline.sha256) and baseline.sha256 != observation.sha256
+    causes = ["the model is another than the baseline was written from"] if model else []
+    if baseline.runner != observation.runner:
+        causes.append(f"the runner was {baseline.runner}, is {observation.runner}")
+    same = "the model and the runner are those that the baseline was written with"
+    return "; ".join(causes) or (same if baseline.sha256 else "")
 
 
 def _layers(
@@ -161,16 +171,18 @@ def _verdict(
     new: tuple[str, ...],
     inputs: tuple[str, ...],
     exact: frozenset[str],
+    cause: str,
 ) -> Verdict:
     """Return the answer. Other inputs go first, since nothing can be said of the layers then.
 
-    exact: layers whose inputs are the same to the bit.
+    exact: layers whose inputs are the same to the bit. cause: what changed since the baseline was written.
     """
+    since = [("since", cause)] if cause else []
     if inputs:
-        return _failed(Kind.REMARK, f"the inputs are not those of the baseline: {', '.join(inputs)}")
+        return _failed(Kind.REMARK, f"the inputs are not those of the baseline: {', '.join(inputs)}", since)
     if not layers:
         return _failed(Kind.NOTHING, "nothing was compared: the baseline holds none of the model's values")
-    facts = [("layers", _counts(layers, gone, new))]
+    facts = [("layers", _counts(layers, gone, new)), *since]
     if not all(layer.agrees for layer in layers):
         return _differs(layers, facts, exact)
     if gone or new:

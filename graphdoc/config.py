@@ -7,19 +7,23 @@
     seed = 0
     report = "graphdoc-report"  # where HTML reports of failing tests go
 
-    [tool.graphdoc.tolerances]  # by dtype, or by a glob over value names; read in order, the last one counts
+    [tool.graphdoc.tolerances]  # by dtype, operator or glob over names, as for --tolerance
     float16 = 2e-2
+    "op:Softmax" = 1e-4
     "head/*" = 1e-4
 """
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphdoc.engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from graphdoc.compare.tolerances import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,18 @@ class Config:
     seed: int = 0
     report: str | None = None
     tolerances: Mapping[str, float] = field(default_factory=dict)
+
+
+def all_rules(texts: Iterable[str], folder: Path | None = None) -> tuple["Rule", ...]:
+    """Return the tolerances of the nearest pyproject.toml, then those of ``--tolerance`` options.
+
+    folder: where to look, the working directory by default. Raises UsageError.
+    """
+    from graphdoc.compare.tolerances import parse, rules_of
+
+    given = rules_of(parse(texts), "--tolerance")
+    table = load_config(folder or Path.cwd()).tolerances
+    return (*rules_of(table, "pyproject.toml", must_match=False), *given)
 
 
 _EXAMPLES: dict[str, Any] = {

@@ -18,7 +18,7 @@ class Observation:
     """What a runner computed.
 
     runner: name and version. points: the tapped values in execution order, those the run did not reach left
-    out. constants: names of weights and literals.
+    out. constants: names of weights and literals. sha256: of the model.
     """
 
     model: str
@@ -28,6 +28,7 @@ class Observation:
     points: tuple[Point, ...]
     constants: frozenset[str] = frozenset()
     settings: str = ""
+    sha256: str = ""
 
 
 def observe(
@@ -49,6 +50,7 @@ def observe(
             points=tuple(point for point in points if point.key in layers),
             constants=frozenset(target.constants),
             settings=opened.settings,
+            sha256=target.source.sha256,
         )
 
 

@@ -4,6 +4,7 @@ Nothing is imported, read or computed here until a test asks for it: every pytes
 has graphdoc installed passes through this module.
 """
 
+import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 _PROPERTY = "graphdoc"
 _SUFFIX = ".graphdoc.toml"
+_MARKER = (
+    "graphdoc(runner=…, seed=…, taps=…, shapes=…, tolerances=…): what holds for all checks and comparisons "
+    "of a test unless they say otherwise"
+)
 
 
 class Options:
@@ -50,7 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the options."""
+    """Keep the options and register the marker."""
+    config.addinivalue_line("markers", _MARKER)
     config.stash[OPTIONS] = Options(config)
 
 
@@ -84,7 +90,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print one line: how many models and layers were compared and how they came out."""
     results = [
-        result
+        json.loads(result)
         for reports in terminalreporter.stats.values()
         for report in reports
         if getattr(report, "when", "") == "call"
@@ -92,6 +98,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if name == _PROPERTY
     ]
     if results:
-        from graphdoc.plugin_summary import summary
+        from graphdoc.plugin_summary import summary, updates
 
+        for line in updates(results):
+            terminalreporter.write_line(line)
         terminalreporter.write_line(summary(results))

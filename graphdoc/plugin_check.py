@@ -1,5 +1,6 @@
 """What the fixture ``graphdoc`` offers to a test: comparisons that fail with a verdict."""
 
+import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from graphdoc.config import Config, load_config, numbers
+from graphdoc.config import Config, check_key, load_config, numbers
 from graphdoc.engine.errors import GraphdocError, UsageError
 from graphdoc.plugin import FAILURE, OPTIONS
 from graphdoc.plugin_summary import Result
@@ -17,6 +18,17 @@ CONFIG = pytest.StashKey[Config]()
 
 Shapes = Mapping[str, tuple[int, ...]] | Sequence[str]
 """Input name → sizes, or the command line's form: ["x=1x3x224x224"]."""
+
+
+_MARKED = ("runner", "seed", "taps", "shapes", "tolerances")
+"""What the marker ``graphdoc`` may set."""
+
+
+def _title(layer: Any) -> str:
+    """Return a layer as one line names it: #321 BatchNormalization encoder.bn3."""
+    from graphdoc.reports import words
+
+    return f"{words.layer_title(layer)} {words.name(layer)}"
 
 
 class Checker:
@@ -37,7 +49,7 @@ class Checker:
         *,
         name: str = "",
         runner: str | None = None,
-        taps: str = "all",
+        taps: str | None = None,
         shapes: Shapes | None = None,
         seed: int | None = None,
         tolerances: Mapping[str, float] | None = None,
@@ -48,22 +60,23 @@ class Checker:
             ModelProto. inputs: a dict of arrays, or a file as for ``--inputs``; seeded ones when left out.
         name: tells several checks of one test apart. runner: who runs it ("engine", "ort", …).
         taps: "all", "outputs" or a glob. shapes: sizes of dynamic inputs. tolerances: largest error
-            (RMS(B − A) ÷ RMS(A)) by dtype or by a glob over value names.
+            (RMS(B − A) ÷ RMS(A)) by dtype, ``op:NAME``, or a glob over value names. What is left out here
+            comes from the marker ``graphdoc``, else from pyproject.toml.
 
         Returns the :class:`graphdoc.compare.result.Comparison`. With ``--graphdoc-update`` a baseline that is
         missing or does not agree is written instead.
         """
         from graphdoc.plugin_baseline import Case, run
 
-        config, where = self._config(), self._baseline(name)
+        config, marked, where = self._config(), self._marked(), self._baseline(name)
         case = Case(
             self._located(model),
             self._located(inputs),
-            runner or config.runner,
-            taps,
-            shapes,
-            config.seed if seed is None else seed,
-            numbers(tolerances or {}, "tolerances"),
+            runner or marked.get("runner", config.runner),
+            taps or marked.get("taps", "all"),
+            marked.get("shapes") if shapes is None else shapes,
+            marked.get("seed", config.seed) if seed is None else seed,
+            numbers({**marked.get("tolerances", {}), **(tolerances or {})}, "tolerances"),
             config.tolerances,
         )
         try:
@@ -73,7 +86,7 @@ class Checker:
         if outcome.comparison is None:
             self._note("failed", 0)
             self._fail(["✗ no baseline yet", f"  where   {where.name}", self._accept()], "no baseline yet")
-        self._note(outcome.word, len(outcome.comparison.layers))
+        self._note(outcome.word, len(outcome.comparison.layers), outcome.comparison, where, outcome.changes)
         if outcome.word == "differs":
             self._differs(outcome.comparison, accept=True, name=name)
         return outcome.comparison
@@ -87,10 +100,18 @@ class Checker:
         Returns the comparison.
         """
         import graphdoc
+        from graphdoc.compare.tolerances import rules_of
 
         config = self._config()
-        options = {"test_runner": config.runner, "seed": config.seed, **options}
+        marked = self._marked()
+        marked["test_runner"] = marked.pop("runner", config.runner)
+        own = {**marked.pop("tolerances", {}), **(options.pop("tolerances", None) or {})}
+        options = {"seed": config.seed, **marked, **options}
         options["inputs"] = self._located(options.get("inputs"))
+        options["tolerances"] = (
+            *rules_of(config.tolerances, "pyproject.toml", must_match=False),
+            *rules_of(numbers(own, "tolerances"), "the test's tolerance"),
+        )
         name = str(options.pop("name", ""))
         try:
             result = graphdoc.compare_models(
@@ -98,7 +119,7 @@ class Checker:
             )
         except GraphdocError as error:
             self._broken(error)
-        self._note("agrees" if result else "differs", len(result.layers))
+        self._note("agrees" if result else "differs", len(result.layers), result)
         if not result:
             self._differs(result, accept=False, name=name)
         return result
@@ -135,9 +156,39 @@ class Checker:
         safe = re.sub(r"[^\w.\[\]-]+", "-", wanted).strip("-")[:120]
         return safe if safe == wanted else f"{safe}-{zlib.crc32(wanted.encode('utf-8', 'replace')):08x}"
 
-    def _note(self, outcome: str, layers: int) -> None:
-        result: Result = {"outcome": outcome, "layers": layers}
-        self._item.user_properties.append(("graphdoc", result))
+    def _marked(self) -> dict[str, Any]:
+        """Return what the markers say; that of the function goes before those of class and module."""
+        found: dict[str, Any] = {}
+        for marker in reversed(list(self._item.iter_markers("graphdoc"))):
+            if marker.args:
+                raise UsageError("the marker 'graphdoc' takes names only", where=self._item.nodeid)
+            for key in marker.kwargs:
+                check_key(key, list(_MARKED), self._item.nodeid)
+            found.update(marker.kwargs)
+        return found
+
+    def _note(
+        self,
+        outcome: str,
+        layers: int,
+        comparison: Any = None,
+        where: Path | None = None,
+        changes: Sequence[str] = (),
+    ) -> None:
+        """Add to the test's properties, which xdist carries and JUnit shows: all as JSON; the first fault."""
+        first = None if comparison is None else comparison.first_divergence
+        title = "" if first is None else _title(first)
+        baseline = "" if where is None else f"{where.parent.name}/{where.name}"
+        result: Result = {
+            "outcome": outcome,
+            "layers": layers,
+            "first": title,
+            "baseline": baseline,
+            "changes": list(changes),
+        }
+        self._item.user_properties.append(("graphdoc", json.dumps(result, ensure_ascii=False)))
+        if title:
+            self._item.user_properties.append(("graphdoc_first_divergence", title))
 
     def _differs(self, comparison: Any, *, accept: bool, name: str) -> NoReturn:
         from graphdoc.reports import words
@@ -148,7 +199,7 @@ class Checker:
         lines += self._report(comparison, name)
         lines += [self._accept()] if accept else []
         first = comparison.first_divergence
-        short = f"differs from {words.layer_title(first)} on" if first else words.opening(comparison)
+        short = f"differs from {_title(first)} on" if first else words.opening(comparison)
         self._fail(lines, short)
 
     def _report(self, comparison: Any, name: str) -> list[str]:

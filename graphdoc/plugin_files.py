@@ -22,7 +22,19 @@ from graphdoc.config import check_key
 from graphdoc.engine.errors import UsageError
 
 _CHECK = ("model", "inputs", "runner", "taps", "shapes", "seed", "tolerances")
-_COMPARE = ("ref", "test", "ref_runner", "test_runner", "inputs", "taps", "shapes", "seed", "rtol", "atol")
+_COMPARE = (
+    "ref",
+    "test",
+    "ref_runner",
+    "test_runner",
+    "inputs",
+    "taps",
+    "shapes",
+    "seed",
+    "rtol",
+    "atol",
+    "tolerances",
+)
 
 
 class GraphdocFile(pytest.File):

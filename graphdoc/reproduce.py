@@ -34,6 +34,7 @@ def command_line(
         *(("--ops", path) for path in loaded_files()),
         ("--rtol", options.rtol),
         ("--atol", options.atol),
+        *(("--tolerance", f"{rule.name}={rule.value:g}") for rule in options.tolerances if rule.must_match),
         ("--passes", options.passes if options.rank and options.passes != usual.passes else None),
     ]
     words = [word for name, value in pairs if value is not None for word in (name, str(value))]

@@ -59,6 +59,16 @@ QUIET_SECONDS = 0.5
 """Work shorter than this shows no progress bar."""
 
 
+tolerance_option = click.option(
+    "--tolerance",
+    "tolerances",
+    multiple=True,
+    metavar="NAME=ERROR",
+    help="Largest error RMS(B − A) ÷ RMS(A) of some layers: 'encoder.*=1e-3' (name or glob), "
+    "op:Softmax=1e-4, dtype:float16=1e-2; repeatable, the most specific counts.",
+)
+
+
 def input_options(function: F) -> F:
     """Add the options that say what is fed to the model."""
     for option in reversed(_INPUT_OPTIONS):

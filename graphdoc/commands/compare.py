@@ -5,7 +5,14 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import THREADS, TOLERANCE, input_options, ops_option, progress_bar
+from graphdoc.commands.common import (
+    THREADS,
+    TOLERANCE,
+    input_options,
+    ops_option,
+    progress_bar,
+    tolerance_option,
+)
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 
@@ -41,6 +48,7 @@ _FORMS = {
 @ops_option
 @click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
 @click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
+@tolerance_option
 @click.option("--rank", is_flag=True, help="Rank layers by what their own errors do to the outputs.")
 @click.option(
     "--passes", type=click.IntRange(1, 256), default=8, show_default=True, help="Reverse passes of --rank."
@@ -70,7 +78,9 @@ def command(**options: Any) -> int:
     """
     from graphdoc.api import compare_models
     from graphdoc.compare.memory import bounded_memory, keep_freed_memory, parse_size
+    from graphdoc.config import all_rules
 
+    rules = all_rules(options["tolerances"])
     keep_freed_memory()
     targets = {flag: options[name] for name, (flag, _, _) in _FORMS.items()}
     check_targets(targets, reads=(options["ref"], options["test"], options["inputs"]))
@@ -85,6 +95,7 @@ def command(**options: Any) -> int:
             taps=options["taps"],
             rtol=options["rtol"],
             atol=options["atol"],
+            tolerances=rules,
             shapes=options["shapes"],
             seed=options["seed"],
             rank=options["rank"],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphdoc.commands.common import SEED, THREADS, TOLERANCE, progress_bar
+from graphdoc.commands.common import SEED, THREADS, TOLERANCE, progress_bar, tolerance_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 
@@ -25,6 +25,7 @@ _PASSED_ON = (
     ("shapes", "--shape"),
     ("rtol", "--rtol"),
     ("atol", "--atol"),
+    ("tolerances", "--tolerance"),
     ("ops", "--ops"),
 )
 """Parameters that every case gets, and their option of ``graphdoc compare``."""
@@ -46,6 +47,7 @@ _PASSED_ON = (
 @click.option("--ops", multiple=True, metavar="FILE.py", help="Python file that registers operators.")
 @click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
 @click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
+@tolerance_option
 @click.option("-j", "--jobs", type=_POSITIVE, help="Cases at a time (default: 1, which also times them).")
 @click.option("--dask", metavar="ADDRESS", help="Spread over the workers of a Dask scheduler.")
 @click.option("--threads", type=THREADS, help="Threads of ONNX Runtime a case.")
@@ -105,6 +107,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def _sweep(options: dict[str, Any]) -> "Sweep":
     from pathlib import Path
 
+    from graphdoc.config import all_rules
     from graphdoc.sweep_cases import find_cases
     from graphdoc.sweep_store import Store
     from graphdoc.sweeping import Shelf, sweep_cases
@@ -116,7 +119,8 @@ def _sweep(options: dict[str, Any]) -> "Sweep":
         seeds=options["seeds"] or (0,),
     )
     plan = _plan(options)
-    asked = () if options["threads"] is None else ("--threads", str(options["threads"]))
+    asked: tuple[str, ...] = () if options["threads"] is None else ("--threads", str(options["threads"]))
+    asked += tuple(str(rule) for rule in all_rules(options["tolerances"]) if not rule.must_match)
     files = tuple(options["ops"])
     store = Store(Path(options["folder"]), (*plan.options, *asked), files) if options["folder"] else None
     shelf = Shelf(store, options["fresh"])

@@ -68,7 +68,7 @@ def test_the_life_of_a_baseline(pytest_run: Run, one_test: pathlib.Path) -> None
             "*output  y    error *, limit *",
             "*accept  pytest --graphdoc-update test_it.py::test_model",
             "graphdoc: 1 model, 4 layers compared, 1 differs",
-            "*FAILED test_it.py::test_model - differs from #2 Mul on",
+            "*FAILED test_it.py::test_model - differs from #2 Mul node_mul_2 on",
         ]
     )
     other.stdout.no_fnmatch_line("*Failed:*")
@@ -78,7 +78,7 @@ def test_the_life_of_a_baseline(pytest_run: Run, one_test: pathlib.Path) -> None
     assert pytest_run("--graphdoc-update").ret == 0
     after = (one_test / BASELINE).read_text("utf-8").splitlines()
     changed = [line.split(" =")[0] for line, old in zip(after, before, strict=True) if line != old]
-    assert changed == ['"mul_2"', '"y"']
+    assert changed == ["sha256", '"mul_2"', '"y"']
     assert pytest_run().ret == 0
 
 
@@ -103,7 +103,7 @@ def test_workers_of_xdist_do_the_same(
         [
             "✗ differs   from #2 of 4 on*",
             "graphdoc: 2 models, 5 layers compared, 2 differ",
-            "FAILED test_it.py::test_model - differs from #2 Mul on",
+            "FAILED test_it.py::test_model - differs from #2 Mul node_mul_2 on",
         ]
     )
     assert len(list((one_test / "pages").iterdir())) == 2
@@ -364,3 +364,69 @@ def test_help_lists_the_options(pytest_run: Run, pytester: pytest.Pytester) -> N
         ["graphdoc: ONNX models:", "*--graphdoc-update*", "*--graphdoc-report=DIR*"]
     )
     pytest_run().stdout.no_fnmatch_line("graphdoc:*")
+
+
+def test_an_update_prints_what_it_wrote(pytest_run: Run, one_test: pathlib.Path) -> None:
+    """Only layers that failed are listed, and that the model is another."""
+    pytest_run("--graphdoc-update").stdout.fnmatch_lines(
+        ["graphdoc: wrote test_it.baselines/test_model.toml", "  + 4 layers, a new baseline"]
+    )
+    small_models.save(one_test, scale=1.001)
+
+    result = pytest_run("--graphdoc-update")
+
+    result.stdout.fnmatch_lines(["  ~ mul_2  Mul  RMS *", "  ~ y  Softmax  *", "  ~ sha256  * → *"])
+    result.stdout.no_fnmatch_line("*matmul_0*")
+    assert "wrote" not in pytest_run("--graphdoc-update").stdout.str()
+
+
+def test_another_model_is_told_from_another_result(pytest_run: Run, one_test: pathlib.Path) -> None:
+    """A failure says whether the model is the one that the baseline was written from."""
+    pytest_run("--graphdoc-update")
+    small_models.save(one_test, scale=1.001)
+
+    result = pytest_run()
+
+    result.stdout.fnmatch_lines(["*since   the model is another than the baseline was written from*"])
+
+
+def test_junit_names_the_first_layer(pytest_run: Run, one_test: pathlib.Path) -> None:
+    """As a property of the test case."""
+    pytest_run("--graphdoc-update")
+    small_models.save(one_test, scale=1.001)
+
+    pytest_run("--junitxml", "junit.xml")
+
+    text = (one_test / "junit.xml").read_text("utf-8")
+    assert 'name="graphdoc_first_divergence" value="#2 Mul node_mul_2"' in text
+
+
+def test_a_marker_sets_what_holds_for_a_test(pytest_run: Run, pytester: pytest.Pytester) -> None:
+    """Tolerances of the marker count; a key that means nothing is refused."""
+    small_models.save(pytester.path)
+    small_models.save(pytester.path, "other.onnx", scale=1.001)
+    pytester.makepyfile(
+        test_it="import pytest\n"
+        "@pytest.mark.graphdoc(runner='ort', tolerances={'*': 0.1})\n"
+        "def test_loose(graphdoc):\n    graphdoc.compare('m.onnx', 'other.onnx')\n"
+        "def test_strict(graphdoc):\n    graphdoc.compare('m.onnx', 'other.onnx', test_runner='ort')\n"
+        "@pytest.mark.graphdoc(sead=1)\n"
+        "def test_wrong(graphdoc):\n    graphdoc.compare('m.onnx')\n"
+    )
+
+    result = pytest_run("--strict-markers")
+
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*unknown key 'sead'*", "*did you mean 'seed'?*"])
+
+
+def test_a_pointer_in_place_of_a_baseline_is_named(pytest_run: Run, one_test: pathlib.Path) -> None:
+    """Git LFS leaves a short text where the file was not fetched."""
+    path = one_test / BASELINE
+    path.parent.mkdir()
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n", "utf-8")
+
+    result = pytest_run()
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the baseline is a git-lfs pointer*", "*git lfs pull*"])

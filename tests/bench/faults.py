@@ -537,7 +537,7 @@ def main() -> None:
 
 def _shares(span: str, models: Sequence[pathlib.Path]) -> Iterator[tuple[int, pathlib.Path]]:
     """Yield (seed, model) grouped by model, so that each is loaded once."""
-    first, last = map(int, span.split(":"))
+    first, last = map(int, span.split(":") if ":" in span else ("0", span))
     for number, path in enumerate(models):
         yield from ((seed, path) for seed in range(first, last) if seed % len(models) == number)
 

@@ -28,6 +28,7 @@ from graphdoc.engine.ops.table import TensorType, canonical_domain, find
 from graphdoc.engine.profile import Spent, spent
 from graphdoc.engine.program import Program
 from graphdoc.engine.scope import Occurrences
+from graphdoc.engine.sound import check
 from graphdoc.engine.stage import (
     Builder,
     Hosted,
@@ -305,6 +306,8 @@ class Graph:
             if isinstance(part, Segment):
                 for each in self.passes:
                     part.program = each(part.program)
+                for step in part.program.steps:
+                    check(step)
                 part.executable = self.device.load(part.program)
         return stage
 

@@ -25,6 +25,7 @@ from graphdoc.engine.expr import DTYPES, Dtype, Expr
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.ops.table import TensorType, canonical_domain, round_defaults
 from graphdoc.engine.program import Buffer, Kind, Program, Spec, Step, View, dense_strides, whole
+from graphdoc.engine.sound import check
 
 FAMILIES = (
     "elementwise",
@@ -175,9 +176,11 @@ class Site:
     # ---- steps ------------------------------------------------------------------------------------
 
     def step(self, spec: Spec, inputs: Sequence[View], outputs: Sequence[View]) -> None:
-        """Add a step; one that would write nothing is left out."""
+        """Add a step; one that would write nothing is left out. Raises Unsound where its views do not fit."""
         if any(view.size for view in outputs):
-            self.program.steps.append(Step(spec, tuple(inputs), tuple(outputs), (self.name,)))
+            made = Step(spec, tuple(inputs), tuple(outputs), (self.name,))
+            check(made)
+            self.program.steps.append(made)
 
     def map(self, build: Callable[..., Expr], *views: View, shape: Sequence[int] | None = None) -> View:
         """Return a new value: ``build`` of one expression per view, element by element, broadcast.

@@ -17,6 +17,7 @@ import numpy as np
 from graphdoc.engine import expr as ex
 from graphdoc.engine.expr import Expr
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View
+from graphdoc.engine.sound import check
 
 _DTYPES = {dtype.name: dtype for dtype in ex.DTYPES}
 _LEAVES = ("input", "stage", "index", "const")
@@ -250,3 +251,4 @@ def _check(program: Program) -> None:
                 raise ValueError("a step on an array that no caller gives")
         if any(view.buffer.kind in (Kind.INPUT, Kind.CONSTANT) for view in step.outputs):
             raise ValueError("a step that writes what it may only read")
+        check(step)

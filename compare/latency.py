@@ -7,9 +7,9 @@ bootstrap). The first run of a burst is dropped: the other side's threads and ca
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,7 +226,6 @@ def _throughput(
     target: Target, name: str, feeds: Mapping[str, Any], plan: Plan, options: RunnerOptions
 ) -> float:
     """Return runs per second of ``streams`` runners, each on a thread of its own."""
-    counts = [0] * plan.streams
     with ExitStack() as stack:
         runs = [
             prepared(stack.enter_context(open_runner(name, target, options, "--runner")), feeds)
@@ -234,20 +233,27 @@ def _throughput(
         ]
         for run in runs:
             run()
-        started = time.perf_counter()
-        ends = started + plan.duration
+        return streamed(runs, plan.duration)
 
-        def stream(k: int) -> None:
-            while time.perf_counter() < ends:
-                runs[k]()
-                counts[k] += 1
 
-        threads = [threading.Thread(target=stream, args=(k,)) for k in range(plan.streams)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(counts) / (time.perf_counter() - started)
+def streamed(runs: Sequence[Callable[[], object]], duration: float) -> float:
+    """Return how often calls, each on a thread of its own, come back per second, all together.
+
+    Raises what one of them raises.
+    """
+    started = time.perf_counter()
+    ends = started + duration
+
+    def stream(run: Callable[[], object]) -> int:
+        count = 0
+        while time.perf_counter() < ends:
+            run()
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(len(runs)) as pool:
+        count = sum([pending.result() for pending in [pool.submit(stream, run) for run in runs]])
+    return count / (time.perf_counter() - started)
 
 
 def ratio(ref: Timing, test: Timing) -> Ratio:

@@ -55,7 +55,16 @@ class OrtSession:
         known = self._inputs | self._initializers
         given = {n: to_ort(v) for n, v in feeds.items() if n in known and v is not None}
         session, outputs = self._session, self.outputs
-        return lambda: session.run(outputs, given)
+        if any(map(is_unbridged, self._types.values())):
+            return lambda: self.run(outputs, given)
+
+        def call() -> object:
+            try:
+                return session.run(outputs, given)
+            except Exception as error:
+                raise run_failure(error) from error
+
+        return call
 
     def _raw(self, names: list[str], given: Mapping[str, Any], options: ort.RunOptions) -> dict[str, Any]:
         feeds = {

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from graphdoc.commands.common import THREADS, input_options, ops_option, progress_bar
+from graphdoc.commands.common import THREADS, Finite, input_options, ops_option, progress_bar
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import check_targets
 
-_SECONDS = click.FloatRange(min=0.05, max=3600)
+_SECONDS = Finite(min=0.05, max=3600)
 
 
 @click.command("bench")

@@ -14,8 +14,8 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Finite(click.FloatRange):
-    """A number that is neither NaN nor infinite: under either everything would agree."""
+class Finite(click.FloatRange):
+    """A number that is neither NaN nor infinite: under either everything agrees, and no wait ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -24,7 +24,7 @@ class _Finite(click.FloatRange):
         return number
 
 
-TOLERANCE = _Finite(min=0)
+TOLERANCE = Finite(min=0)
 SEED = click.IntRange(min=0, max=2**63 - 1)
 THREADS = click.IntRange(min=0, max=512)
 """ONNX Runtime starts all of them at once, several times over; thousands bring a machine to a halt."""

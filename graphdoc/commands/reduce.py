@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphdoc.commands.common import THREADS, input_options, ops_option
+from graphdoc.commands.common import THREADS, Finite, input_options, ops_option
 from graphdoc.commands.targets import check_targets
 from graphdoc.engine.errors import UsageError
 
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     metavar="CMD",
     help="A command that fails on MODEL; {} is the part's file, GRAPHDOC_INPUTS its inputs.",
 )
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one --check.")
+@click.option(
+    "--timeout",
+    type=Finite(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for one --check.",
+)
 @input_options
 @ops_option
 @click.option("--threads", type=THREADS, default=0, help="Threads of ONNX Runtime.")
@@ -75,8 +81,6 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UsageError(
             f"{given[0]} and {given[1]} cannot both be given", next_step="say one way of failing"
         )
-    if options["timeout"] <= 0:
-        raise UsageError("--timeout must be more than 0", where="--timeout")
     if not options["output"].endswith(".onnx"):
         raise UsageError(f"not an .onnx file: '{options['output']}'", where="-o", next_step="-o part.onnx")
 

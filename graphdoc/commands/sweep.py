@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphdoc.commands.common import SEED, THREADS, TOLERANCE, progress_bar, tolerance_option
+from graphdoc.commands.common import SEED, THREADS, TOLERANCE, Finite, progress_bar, tolerance_option
 from graphdoc.commands.printed import print_settings, write_or_print
 from graphdoc.commands.targets import STDOUT, check_targets
 
@@ -52,7 +52,7 @@ _PASSED_ON = (
 @click.option("--dask", metavar="ADDRESS", help="Spread over the workers of a Dask scheduler.")
 @click.option("--threads", type=THREADS, help="Threads of ONNX Runtime a case.")
 @click.option("--memory", metavar="SIZE", help="Memory for inner values, of all cases together.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds a case may take.")
+@click.option("--timeout", type=Finite(min=0, min_open=True), help="Seconds a case may take.")
 @click.option("-o", "folder", metavar="FOLDER", help="Write a page and JSON per case, and index.html.")
 @click.option("--fresh", is_flag=True, help="Compare again what the folder already holds.")
 @click.option("--json", "json_", metavar="FILE|-", help="Write the summary as JSON; - is stdout.")

@@ -3,9 +3,12 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 from graphdoc.cli import run
+from graphdoc.compare import latency
+from graphdoc.engine.errors import RunnerError
 from tests.graphdoc import small_models
 
 FAST = ["--duration", "0.2", "--warmup", "0.05"]
@@ -63,6 +66,8 @@ def test_json_on_stdout_is_all_there_is(model: str, capsys: pytest.CaptureFixtur
         (["bench", "m.onnx", "--runner", "nope"], 2, "no runner is called 'nope'"),
         (["bench", "m.onnx", "--runner", "ort", "--runner", "ort"], 2, "named twice"),
         (["bench", "m.onnx", "--duration", "0"], 2, "--duration"),
+        (["bench", "m.onnx", "--duration", "nan"], 2, "not a finite number"),
+        (["bench", "m.onnx", "--warmup", "inf"], 2, "--warmup"),
         (["bench", "m.onnx", "-o", "m.onnx"], 2, "m.onnx"),
     ],
 )
@@ -73,3 +78,43 @@ def test_refusals(
     del model
     assert run(arguments) == code
     assert said in capsys.readouterr().err
+
+
+def test_a_runner_that_fails_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """ONNX Runtime's own error is no traceback."""
+    del model
+    import onnx
+    from onnx import parser
+
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, int64[1] at) => (float[1] y) {
+        y = Gather(x, at) }"""
+    onnx.save(parser.parse_model(text), "out.onnx")
+    np.savez("far.npz", x=np.zeros(2, np.float32), at=np.array([7]))
+    assert run(["bench", "out.onnx", "--inputs", "far.npz", "--runner", "ort", *FAST]) == 4
+    assert capsys.readouterr().err.startswith("✗ ONNX Runtime failed while it ran the model: running Gather")
+
+
+def test_a_stream_that_fails_ends_the_run() -> None:
+    """Its error is raised, not printed while the others go on as if it had not been there."""
+
+    times = iter(range(4))
+
+    def run() -> None:
+        if next(times, None) is None:
+            raise RunnerError("no more")
+
+    with pytest.raises(RunnerError, match="no more"):
+        latency.streamed([run, run], 0.1)
+
+
+def test_outputs_that_numpy_lacks(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """bfloat16 goes through ONNX Runtime's own values."""
+    del model
+    import onnx
+    from onnx import parser
+
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (bfloat16[2] y) {
+        y = Cast <to = 16> (x) }"""
+    onnx.save(parser.parse_model(text), "cast.onnx")
+    assert run(["bench", "cast.onnx", "--runner", "ort", *FAST]) == 0
+    assert "a run   ort" in capsys.readouterr().out

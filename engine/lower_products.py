@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphdoc.engine.expr import DTYPES, F32, F64, I8, I32, U8, Dtype, Expr, apply, cast, load
+from graphdoc.engine.expr import DTYPES, F32, F64, I8, I32, U8, Dtype, Expr, apply, cast, const, load
 from graphdoc.engine.kernels.contraction import Contraction
-from graphdoc.engine.lower import NotLowered, Site, lowering
+from graphdoc.engine.lower import NotLowered, Site, content, lowering
 from graphdoc.engine.lower_elementwise import like
 from graphdoc.engine.lower_layout import with_ones
 from graphdoc.engine.lower_rows import floats_only
@@ -40,14 +40,27 @@ def contract(
     """Add a contraction whose epilogue computes in the accumulator's dtype and rounds once.
 
     axes: how many axes are batch, rows and terms. extra: views that broadcast to ``out``; beside a sum of
-    codes ``finish`` gets them in their own dtypes.
+    codes ``finish`` gets them in their own dtypes. Constants of one element become part of the expression.
     """
     kind = accumulator(a.dtype)
-    further = [load(2 + k, view.dtype) for k, view in enumerate(extra)]
+    further, extra = _further(extra)
     further = further if kind == I32 else [cast(e, kind) for e in further]
     epilogue = cast(finish(load(-1, kind), *further), out.dtype)
     spec = Contraction(*axes, epilogue, kind)
     at.step(spec, [a, b, *(view.broadcast(out.shape) for view in extra)], [out])
+
+
+def _further(views: Sequence[View]) -> tuple[list[Expr], list[View]]:
+    """Return the further operands of an epilogue as expressions, and those that are read."""
+    exprs: list[Expr] = []
+    read: list[View] = []
+    for view in views:
+        known = content(view) if view.size == 1 else None
+        exprs.append(
+            load(2 + len(read), view.dtype) if known is None else const(known.reshape(()), view.dtype)
+        )
+        read += [view] if known is None else []
+    return exprs, read
 
 
 def product(at: Site, a: View, b: View, finish: Epilogue = the_sum, extra: Sequence[View] = ()) -> View:

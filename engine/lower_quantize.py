@@ -65,18 +65,31 @@ def _blocks(at: Site, x: View, parameter: View, axis: int, block: int) -> View:
     return joined.sliced(axis, 0, x.shape[axis])
 
 
-def saturated(q: Expr, dtype: Dtype) -> Expr:
-    """Return a whole float as a code; NaN becomes the least one."""
-    limits = np.iinfo(dtype)
-    inside = apply("min", apply("max", q, like(limits.min, q)), like(limits.max, q))
-    return cast(apply("select", apply("isnan", q), like(limits.min, q), inside), dtype)
+def rescaled(y: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
+    """Return a number in units of the scale as a code: rounded, shifted by the zero point and clamped.
+
+    NaN becomes the least code. A constant zero point is taken off the ends: that is the same, and leaves
+    fewer steps, since what is clamped becomes an integer as it is rounded.
+    """
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if zero is not None and zero.op != "const":
+        q = apply("add", apply("rint", y), cast(zero, y.dtype))
+        return cast(_clamped(q, low, high), dtype)
+    shift = 0 if zero is None else int(zero.value)
+    q = cast(apply("rint", _clamped(y, low - shift, high - shift)), I32)
+    return cast(apply("add", q, const(shift, I32)) if shift else q, dtype)
+
+
+def _clamped(x: Expr, low: int, high: int) -> Expr:
+    """Return x between two numbers; NaN becomes the lower one."""
+    least = like(low, x)
+    return apply("min", apply("select", apply("lt", least, x), x, least), like(high, x))
 
 
 def quantised(x: Expr, scale: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
     """Return saturate(round(x ÷ scale) + zero), x and scale being of the dtype to divide in."""
     q = apply("div", x, scale)
-    q = apply("rint", cast(q, wide_dtype(q.dtype)))
-    return saturated(q if zero is None else apply("add", q, cast(zero, q.dtype)), dtype)
+    return rescaled(cast(q, wide_dtype(q.dtype)), zero, dtype)
 
 
 def dequantised(x: Expr, scale: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
@@ -173,12 +186,6 @@ def one(at: Site, view: View | None) -> View | None:
 
 def _zero(view: View | None, zero: Expr | None, dtype: Dtype) -> Expr:
     return const(0, dtype) if view is None or zero is None else cast(zero, dtype)
-
-
-def rescaled(y: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
-    """Return a number in units of the output's scale rounded, shifted by the zero point and clamped."""
-    q = apply("rint", y)
-    return saturated(q if zero is None else apply("add", q, cast(zero, q.dtype)), dtype)
 
 
 def codes_only(*views: View) -> None:

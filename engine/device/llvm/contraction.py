@@ -6,7 +6,7 @@ from graphdoc.engine.device.llvm.contraction_dot import DotEmitter
 from graphdoc.engine.device.llvm.contraction_tile import Tile, spec_of, tiles, work_of
 from graphdoc.engine.device.llvm.contraction_walk import Emitter
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
-from graphdoc.engine.expr import BF16, F16, F32, F64, I8, I16, I32, U8
+from graphdoc.engine.expr import BF16, F16, F32, F64, I8, I32, U8
 from graphdoc.engine.program import Step
 
 _STORED = (F16, BF16, F32, F64)
@@ -54,10 +54,9 @@ def floats(step: Step) -> bool:
 
 
 def codes(step: Step) -> bool:
-    """Return whether the sums are int32, of 8-bit codes (b's widened to int16 where it is packed)."""
-    a, b = (v.dtype for v in step.inputs[:2])
-    stored = (I16,) if spec_of(step).packed else (U8, I8)
-    return spec_of(step).accumulate == I32 and a in (U8, I8) and b in stored and 0 not in step.inputs[0].shape
+    """Return whether the sums are int32, of 8-bit codes."""
+    known = all(v.dtype in (U8, I8) for v in step.inputs[:2])
+    return known and spec_of(step).accumulate == I32 and 0 not in step.inputs[0].shape
 
 
 def dotted(step: Step, target: Target) -> bool:

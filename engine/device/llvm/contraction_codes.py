@@ -1,12 +1,14 @@
 """Products of 8-bit codes with exact int32 sums: pairs of terms as int16, multiplied and added at once.
 
 A block of a's rows is widened to int16 in scratch memory first, its terms side by side whatever their
-strides; b comes packed in pairs, ``[k/2][columns][2]`` of int16, or is copied so by panels. Processors of
-the x86 family multiply and add pairs in one instruction (``pmaddwd``), which cannot overflow for codes;
-elsewhere LLVM gets the four steps it consists of.
+strides; b comes packed in pairs, ``[k/2][columns][2]`` of bytes that are widened as they are read (memory is
+slower), or is copied so by panels, as int16. Processors of the x86 family multiply and add pairs in one
+instruction (``pmaddwd``), which cannot overflow for codes; elsewhere LLVM gets the four steps it consists of.
 """
 
-from graphdoc.engine.device.llvm.builder import Number, Target, Value, integer, vector
+from collections.abc import Sequence
+
+from graphdoc.engine.device.llvm.builder import Function, Number, Target, Value, integer, vector
 from graphdoc.engine.device.llvm.contraction_axes import Walk
 from graphdoc.engine.device.llvm.contraction_sums import Sums
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
@@ -27,8 +29,22 @@ def multiplies_pairs(target: Target, lanes: int) -> bool:
     return needed.get(lanes) in features
 
 
+def widened(f: Function, value: Value, dtype: Dtype) -> Value:
+    """Return a code, or a vector of them, as int16."""
+    kind = value.type.replace("i8", "i16")
+    return f.op(f"{'zext' if dtype == U8 else 'sext'} {value} to {kind}", kind)
+
+
 class CodeSums(Sums):
-    """Sums of pairs; an element of a row or a line is an i32 that holds two int16."""
+    """Sums of pairs; an element of a row is an i32 that holds two int16, one of a line that, or two bytes."""
+
+    def _line(self, b: Value, masks: Sequence[Value | None]) -> list[Value]:
+        dtype = self.dtypes[1]
+        if dtype == I32:
+            return super()._line(b, masks)
+        f, pairs = self.f, 2 * self.tile.lanes
+        places = [f.at(b, v * pairs, "i8") for v in range(self.tile.vectors)]
+        return [widened(f, f.load(vector("i8", pairs), place), dtype) for place in places]
 
     def zero(self) -> Value:
         """Return sums of nothing."""
@@ -38,7 +54,7 @@ class CodeSums(Sums):
         """Return the total with the products of a pair added."""
         f, lanes = self.f, self.tile.lanes
         pairs, wide = vector("i16", 2 * lanes), vector("i32", lanes)
-        x, y = (f.op(f"bitcast {value} to {pairs}", pairs) for value in (a, b))
+        x, y = (v if v.type == pairs else f.op(f"bitcast {v} to {pairs}", pairs) for v in (a, b))
         if multiplies_pairs(self.precision.target, lanes):
             return f.binary("add", total, f.call(_MULTIPLY_ADD[lanes], wide, x, y))
         for half in range(2):
@@ -67,6 +83,10 @@ class CodesEmitter(WidenedEmitter):
         return 2 * self._pairs
 
     @property
+    def _rounds(self) -> int:
+        return self._pairs
+
+    @property
     def _pairs(self) -> int:
         return -(-self.work.k // 2)
 
@@ -79,12 +99,12 @@ class CodesEmitter(WidenedEmitter):
     def _row_sums(self) -> Sums:
         self.b_terms = Walk(self.f, self.work.b_terms or [(1, (0,))])
         axes: Axes = [(self._pairs, (1, self.tile.columns))]
-        sums = CodeSums(self.precision, self.tile, (I32, I32), axes, gapped=False)
+        read = I32 if self.copied else self.work.views[1].dtype
+        sums = CodeSums(self.precision, self.tile, (I32, read), axes, gapped=False)
+        if read != I32:  # an element of a line is a pair of bytes
+            sums.elements[1] = "i16"
         sums.unroll = 1  # products need registers of their own: LLVM would mix terms and run out of them
         return sums
-
-    def _ahead(self, panel: Value, done: Number) -> Value | None:
-        return None
 
     # ---- copies --------------------------------------------------------------------------------------
 
@@ -94,11 +114,7 @@ class CodesEmitter(WidenedEmitter):
         super()._copy_row(source, target)
 
     def _wide(self, value: Value) -> Value:
-        return self._short(value, self.work.views[0].dtype)
-
-    def _short(self, value: Value, dtype: Dtype) -> Value:
-        kind = value.type.replace("i8", "i16")
-        return self.f.op(f"{'zext' if dtype == U8 else 'sext'} {value} to {kind}", kind)
+        return widened(self.f, value, self.work.views[0].dtype)
 
     def _copy_panel(self, base: Value, valid: Number) -> None:
         """Emit the copy of a panel of b, in pairs; what lies past the last column or term is 0."""
@@ -111,6 +127,6 @@ class CodesEmitter(WidenedEmitter):
             line = f.add(f.mul(f.mul(f.idiv(k, 2), columns), 2), f.mod(k, 2))
             with f.loop(0, valid) as (n, _):
                 read = f.load("i8", f.at(here, f.mul(n, self.steps[1]), "i8"))
-                f.store(self._short(read, dtype), f.at(self.panel, f.add(line, f.mul(n, 2)), "i16"))
+                f.store(widened(f, read, dtype), f.at(self.panel, f.add(line, f.mul(n, 2)), "i16"))
 
         self.b_terms.nest(base, "i8", put)

@@ -58,7 +58,7 @@ class Emitter:
         self.d_units, self.d_blocks, self.d_panels = f.dim(self.units), f.dim(blocks), f.dim(panels)
         self.d_count, self.d_per_block, self.d_full = f.dim(self.count), f.dim(per_block), f.dim(self.full)
         self.d_n, self.d_line = f.dim(work.n), f.dim(self._line_step())
-        self.d_fetched = f.dim(work.k * FETCHED)
+        self.d_fetched = f.dim(self._rounds * FETCHED)
         self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
         self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
         self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
@@ -69,6 +69,11 @@ class Emitter:
     def _per_block(self) -> int:
         """Return how many tiles of rows make a block."""
         return block_tiles(self.work, self.count, self.tile.rows)
+
+    @property
+    def _rounds(self) -> int:
+        """Return how often a tile reads a line of b."""
+        return self.work.k
 
     def _line_step(self) -> int:
         """Return how many elements of a packed b lie from one panel to the next."""
@@ -167,7 +172,8 @@ class Emitter:
         f = self.f
         if not self.spec.packed or self.count == 1:
             return None
-        tiles = self.tile.columns * self.work.views[1].dtype.itemsize // FETCHED
+        line = self.tile.columns * self.spec.together * self.work.views[1].dtype.itemsize
+        tiles = -(-line // FETCHED)
         following = f.at(f.at(panel, self.d_line, self.elements[1]), f.mul(self.d_fetched, done), "i8")
         left = f.op(f"icmp slt {number(done)}, {tiles}", "i1")
         return f.op(f"select {left}, {following}, {panel}", "ptr")

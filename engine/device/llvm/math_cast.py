@@ -9,7 +9,9 @@ its low bits for int8, int16, uint8 and uint16; for uint32 and uint64 numbers fr
 are converted with the middle taken off, then its bit is set or cleared. NaN is outside.
 """
 
-from graphdoc.engine.device.llvm.builder import Value, parts, scalar, vector
+import numpy as np
+
+from graphdoc.engine.device.llvm.builder import Value, integer, mangled, parts, scalar, vector
 from graphdoc.engine.device.llvm.lanes import Lanes, is_float, width
 from graphdoc.engine.expr import BF16, BOOL, F16, Dtype
 
@@ -120,18 +122,15 @@ def _to_odd(v: Lanes, a: Value) -> Value:
 # ---- cast ----------------------------------------------------------------------------------------------
 
 
-def cast(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool, *, fits: bool = False) -> Value:
-    """Return a register of one dtype in another, as NumPy's ``astype`` converts.
-
-    fits: floats are known to be in the range of an integer dtype, or NaN.
-    """
+def cast(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool) -> Value:
+    """Return a register of one dtype in another, as NumPy's ``astype`` converts."""
     if dtype == BOOL:
         return v.compare("une" if is_float(a.type) else "ne", a, 0)
     target = register(dtype)
     if is_float(target):
         return _to_float(v, a, source, dtype, native)
     if is_float(a.type):
-        return _within(v, a, dtype) if fits else _to_integer(v, a, dtype)
+        return _to_integer(v, a, dtype)
     return _resized(v, a, target, is_signed(source))
 
 
@@ -158,16 +157,39 @@ def _to_float(v: Lanes, a: Value, source: Dtype, dtype: Dtype, native: bool) -> 
     return rounded(v, value, dtype, native) if narrow and not fits else value
 
 
-def _within(v: Lanes, a: Value, dtype: Dtype) -> Value:
-    """Return a float in the range of the dtype toward zero; what NaN gives as :func:`_to_integer` has it."""
+def within(v: Lanes, a: Value, dtype: Dtype, *, ordered: bool) -> Value:
+    """Return a float in the range of the dtype toward zero; what NaN gives as :func:`cast` has it.
+
+    ordered: it is not NaN.
+    """
     bits = max(32, 8 * dtype.itemsize)
-    known = v.compare("ord", a, a)
-    whole = v.convert(
-        "fptosi" if dtype.itemsize < 4 or is_signed(dtype) else "fptoui", v.select(known, a, 0.0), f"i{bits}"
-    )
+    known = None if ordered else v.compare("ord", a, a)
+    a = a if known is None else v.select(known, a, 0.0)
+    name = "fptosi" if dtype.itemsize < 4 or is_signed(dtype) else "fptoui"
+    whole = v.convert(name, a, f"i{bits}")
     if dtype.itemsize < 4:
         return v.convert("trunc", whole, register(dtype))
-    return v.select(known, whole, -(1 << (bits - 1)))
+    return whole if known is None else v.select(known, whole, -(1 << (bits - 1)))
+
+
+def nearest(v: Lanes, a: Value, dtype: Dtype) -> Value:
+    """Return a float32 in the range of the dtype, not NaN, as the nearest integer, ties to even."""
+    if dtype.itemsize == 4 and not is_signed(dtype):
+        return v.convert("fptoui", v.intrinsic("rint", a), "i32")
+    kind = v.kind("i32")
+    whole = v.fn.call(f"llvm.lrint.{mangled(kind)}.{mangled(a.type)}", kind, a)
+    return whole if dtype.itemsize == 4 else narrowed(v, whole, dtype)
+
+
+def narrowed(v: Lanes, a: Value, dtype: Dtype) -> Value:
+    """Return a signed integer in the range of the dtype: with the ends named, LLVM packs by saturation."""
+    element = register(dtype)
+    if width(a.type) <= width(element):
+        return _resized(v, a, element, signed=True)
+    info = np.iinfo(dtype)
+    for name, end in (("smax", info.min), ("smin", info.max)):
+        a = v.intrinsic(name, a, integer(int(end), a.type))
+    return v.convert("trunc", a, element)
 
 
 def _to_integer(v: Lanes, a: Value, dtype: Dtype) -> Value:

@@ -116,8 +116,7 @@ def _emitted(step: Step) -> bool:
 def panels(b: View, batch: int, width: int, together: int = 1) -> View:
     """Return a constant's panels, in a constant of their own.
 
-    b: of shape (*batch, *k, n). together: how many terms of a column stand side by side; 8-bit codes whose
-    terms do are widened to int16.
+    b: of shape (*batch, *k, n). together: how many terms of a column stand side by side.
     """
     array = b.array(b.buffer.data)
     outer, n = array.shape[:batch], array.shape[-1]
@@ -129,7 +128,7 @@ def panels(b: View, batch: int, width: int, together: int = 1) -> View:
         part = flat[..., at * width : (at + 1) * width]
         lines[..., at, :, : part.shape[-1]] = part
     if together > 1:
-        lines = _side_by_side(lines.astype(np.int16), together)
+        lines = _side_by_side(lines, together)
     return _constant(f"{b.buffer.name}.panels", lines)
 
 

@@ -1,15 +1,13 @@
 """Scalar expressions as LLVM IR: every operation of ``engine/expr.py`` on vectors of any number of lanes."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
 
 from graphdoc.engine.device.llvm import math_cast, math_float, math_integer
 from graphdoc.engine.device.llvm.builder import Function, Target, Value, integer, mangled
 from graphdoc.engine.device.llvm.lanes import Lanes
-from graphdoc.engine.expr import BF16, BOOL, F16, OPERATIONS, Dtype, Expr, postorder
+from graphdoc.engine.device.llvm.ranges import ordered, within
+from graphdoc.engine.expr import BF16, BOOL, F16, F32, OPERATIONS, Dtype, Expr, postorder
 
 Rule: TypeAlias = Callable[..., Value]
 """(lanes, *arguments in registers) → result in a register."""
@@ -49,7 +47,7 @@ class Scalars:
         done = {expr: self.lanes.every(value) for expr, value in (known or {}).items()}
         for root in exprs:
             for node in postorder(root, done):
-                done[node] = self._emitted(node, [done[a] for a in node.args], leaf)
+                done[node] = self._emitted(node, done, leaf)
         return [done[root] for root in exprs]
 
     def from_memory(self, value: Value, dtype: Dtype) -> Value:
@@ -68,15 +66,14 @@ class Scalars:
             return integer(int(bool(value)), kind)
         return self.lanes.number(int(value) if dtype.kind in "iu" else float(value), kind)
 
-    def _emitted(self, node: Expr, args: list[Value], leaf: dict[str, Any]) -> Value:
+    def _emitted(self, node: Expr, done: Mapping[Expr, Value], leaf: dict[str, Any]) -> Value:
+        args = [done[a] for a in node.args]
         if node.op in leaf:
             return self.from_memory(leaf[node.op](node.attr), node.dtype)
         if node.op == "const":
             return self.constant(node.value, node.dtype)
         if node.op == "cast":
-            source = node.args[0]
-            fits = node.dtype.kind in "iu" and within(source, node.dtype)
-            return math_cast.cast(self.lanes, args[0], source.dtype, node.dtype, self.native, fits=fits)
+            return self._cast(node.args[0], node.dtype, done)
         if node.op == "pow" and node.dtype.kind not in "iub" and node.args[1].op == "const":
             result = math_float.power_of(self.lanes, args[0], float(node.args[1].value), args[1])
         else:
@@ -84,33 +81,17 @@ class Scalars:
         rounds = node.dtype in (F16, BF16) and node.op not in EXACT
         return math_cast.rounded(self.lanes, result, node.dtype, self.native) if rounds else result
 
-
-def within(node: Expr, dtype: Dtype) -> bool:
-    """Return whether an expression of floats, where it is not NaN, surely fits an integer dtype."""
-    info = np.iinfo(dtype)
-    low, high = bounds(node)
-    return info.min <= low and high <= info.max and dtype.itemsize <= 4
-
-
-def bounds(root: Expr) -> tuple[float, float]:
-    """Return between which numbers an expression lies, where it is not NaN, as far as constants tell."""
-    known: dict[Expr, tuple[float, float]] = {}
-    for node in postorder(root):
-        known[node] = _bounds(node, [known[a] for a in node.args])
-    return known[root]
-
-
-def _bounds(node: Expr, args: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    if node.op == "const" and not np.isnan(float(node.value)):
-        return float(node.value), float(node.value)
-    if node.op in ("min", "max"):
-        choose = min if node.op == "min" else max
-        return choose(low for low, _ in args), choose(high for _, high in args)
-    if node.op == "select":
-        return min(low for low, _ in args[1:]), max(high for _, high in args[1:])
-    if node.op in ("rint", "floor", "ceil", "trunc"):
-        return float(np.floor(args[0][0])), float(np.ceil(args[0][1]))
-    return -math.inf, math.inf
+    def _cast(self, source: Expr, dtype: Dtype, done: Mapping[Expr, Value]) -> Value:
+        """Return an expression in another dtype, shorter where constants tell its range."""
+        if dtype.kind in "iu" and within(source, dtype):
+            if source.dtype.kind == "i":
+                return math_cast.narrowed(self.lanes, done[source], dtype)
+            if source.op == "rint" and source.dtype == F32 and dtype.itemsize <= 4 and ordered(source):
+                return math_cast.nearest(self.lanes, done[source.args[0]], dtype)
+            if source.dtype.kind not in "ub":
+                known = ordered(source)
+                return math_cast.within(self.lanes, done[source], dtype, ordered=known)
+        return math_cast.cast(self.lanes, done[source], source.dtype, dtype, self.native)
 
 
 def converts_half(target: Target) -> bool:

@@ -162,7 +162,7 @@ def test_sums_of_codes_are_exact(case: tuple[Step, Target], seed: int, threads: 
         packed = step.inputs[1].buffer
         memory[packed] = aligned(packed.size, packed.dtype)
         memory[packed][...] = packed.data
-        assert (packed.dtype, step.spec.together) == (np.dtype(np.int16), 2)  # type: ignore[attr-defined]
+        assert (packed.dtype, step.spec.together) == (b.dtype, 2)  # type: ignore[attr-defined]
     kernel = emit_contraction(step, target)
     assert kernel is not None
     memory |= {v.buffer: aligned(v.buffer.size, v.dtype) for v in step.outputs if v.buffer not in memory}

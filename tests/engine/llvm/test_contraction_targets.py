@@ -1,4 +1,7 @@
-"""Contractions for processors other than this one: what their code consists of, read from the assembly."""
+"""Contractions for processors other than this one: what their code consists of, read from the assembly.
+
+Where a processor multiplies pairs, adds them and adds that to a sum at once (``vpdpwssd``), LLVM may choose that.
+"""
 
 import re
 from collections.abc import Iterator
@@ -64,7 +67,7 @@ def loops(text: str, instruction: str) -> Iterator[list[str]]:
         (FLOATS, AVX512, X86, "vfmadd", "zmm"),
         (FLOATS, AVX2, X86, "vfmadd", "ymm"),
         (FLOATS, NEON, ARM, "fmla", "v"),
-        (CODES, AVX512, X86, "vpmaddwd", "zmm"),
+        (CODES, AVX512, X86, "vp(?:maddwd|dpwssd)", "zmm"),
         (CODES, AVX2, X86, "vpmaddwd", "ymm"),
         (CODES, NEON, ARM, "[us]?ml?[la]+", "v"),
     ],

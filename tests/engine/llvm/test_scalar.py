@@ -13,7 +13,8 @@ from graphdoc.engine import expr
 from graphdoc.engine.device.llvm import compiler
 from graphdoc.engine.device.llvm.builder import Function, Target, scalar, vector
 from graphdoc.engine.device.llvm.compiler import host_target
-from graphdoc.engine.device.llvm.scalar import RULES, Scalars, bounds, within
+from graphdoc.engine.device.llvm.ranges import bounds, within
+from graphdoc.engine.device.llvm.scalar import RULES, Scalars
 from graphdoc.engine.expr import BF16, BOOL, DTYPES, F16, F32, F64, I64, OPERATIONS, Expr, apply, cast, load
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.program import Buffer, Step, whole

@@ -27,7 +27,8 @@ from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter, Watch
 from graphdoc.engine.level1 import Compiled
-from tests.engine.random_reasons import explain, explain_refusal
+from tests.engine.random_reasons import explain
+from tests.engine.random_refusals import explain_by_graph, explain_refusal
 from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import TEXT, captured, info, lone_node
 
@@ -523,9 +524,12 @@ def _refused(model: onnx.ModelProto, feeds: Mapping[str, Any], text: str, outcom
     if reason:
         return
     try:
-        on_engine(model, feeds)
+        values = on_engine(model, feeds)
     except Exception:
         outcome.refused = "both refuse"
+        return
+    if reason := explain_by_graph((model, {**_constants(model), **feeds, **values}), text):
+        outcome.refused = reason
         return
     outcome.differences.append(Difference("", "graph", f"ONNX Runtime refuses: {text}", model, feeds))
 

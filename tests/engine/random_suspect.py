@@ -54,8 +54,8 @@ class Suspect:
             gap = np.abs(self.a.astype(np.float64) - self.b.astype(np.float64))
             return gap <= factor * (eps * np.abs(self.truth) + self.limit)
 
-    def ours_is_true(self, units: float = 8) -> bool:
-        """Whether the engine's result is the float64 one but for rounding."""
+    def ours_is_true(self, units: float = 8, *, where: Any = True) -> bool:
+        """Whether the engine's result is the float64 one but for rounding, on the elements of the mask."""
         if self.truth is None or not self.comparable or self.truth.shape != self.a.shape:
             return False
         facts = ml_dtypes.finfo(self.a.dtype)
@@ -66,7 +66,7 @@ class Suspect:
             fine &= np.isfinite(self.a)
             same = (self.a == self.truth) | (np.isnan(self.a) & np.isnan(self.truth))
             over = np.isinf(self.a) & (np.abs(self.truth) >= float(facts.max))
-        return bool(np.all(fine | same | over))
+        return bool(np.all(fine | same | over | ~np.asarray(where)))
 
     def ours_within(self, bound: float) -> bool:
         """Whether ours lies this near to the float64 result, of its largest element where that is over 1."""

@@ -11,10 +11,11 @@ from onnx import TensorProto, helper
 
 from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.ops import table
-from tests.engine import random_reasons
+from tests.engine import random_reasons, random_refusals
 from tests.engine.random_graphs import Case, graphs, random_graph
 from tests.engine.random_oracle import Outcome, RefusedError, identical, judge, near, on_ort, shrunk
-from tests.engine.random_reasons import REASONS, REFUSALS
+from tests.engine.random_reasons import REASONS
+from tests.engine.random_refusals import LED_TO, REFUSALS
 from tests.engine.random_suspect import Suspect
 from tests.engine.random_values import bodies
 from tests.engine.single import engine, model
@@ -320,14 +321,44 @@ CASES: dict[str, Case] = {
         "InstanceNormalization", f32(-170.3).reshape(1, 1, 1), f32(99.7), f32(0.654), opset=13
     ),
     "no epsilon": model("MeanVarianceNormalization", f32(1, 1).reshape(1, 1, 1, 2), opset=13),
+    "variance as a difference": model(
+        "GroupNormalization",
+        f32(-88.06, -87.91, -88.35, -87.84, -87.69, -87.91).reshape(1, 1, 6),
+        f32(-0.84),
+        f32(-0.84),
+        num_groups=1,
+        opset=21,
+    ),
+    "log-sum-exp of a scalar": model("ReduceLogSumExp", np.array(3203.125, np.float32), opset=28),
     "rounding inside a body, carried on": in_a_branch("Sigmoid", f32(-30)),
 }
 
+EDGES: list[tuple[str, Case]] = [
+    (
+        "running sum of squares",
+        model("LRN", f32(500, 0.1, 0.1, 3.4e38, 0.1).reshape(1, 5, 1, 1), size=1, alpha=1.0, opset=13),
+    ),
+    (
+        "scale folded into the mean",
+        model(
+            "InstanceNormalization",
+            noise(4, 2, 16, scale=9),
+            f32(-1e-40, np.inf),
+            f32(-1e-40, np.inf),
+            opset=13,
+        ),
+    ),
+    ("shrink in float32", model("Shrink", np.array([2147778], np.uint32), bias=1.0703125, opset=9)),
+]
+"""Further inputs on which a reason holds."""
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_reason_explains_its_case(name: str) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "case"), [*CASES.items(), *EDGES], ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_a_reason_explains_its_case(name: str, case: Case) -> None:
     """The two differ on it, and this reason is why."""
-    outcome = judge(*CASES[name])
+    outcome = judge(*case)
 
     assert not outcome.differences, told(outcome)
     assert name in outcome.reasons
@@ -476,7 +507,50 @@ def test_a_known_refusal_is_named(name: str) -> None:
 )
 def test_refusals_at_load_are_known_by_their_text(name: str, text: str) -> None:
     """These come from shape inference over constants."""
-    assert random_reasons.explain_refusal("", text) == name
+    assert random_refusals.explain_refusal("", text) == name
+
+
+def sizes_from(proto: Case, *nodes: onnx.NodeProto) -> Case:
+    """Return a model of one node with more nodes after it."""
+    found, feeds = proto
+    found.graph.node.extend(nodes)
+    found.graph.output[-1].CopyFrom(onnx.ValueInfoProto(name=nodes[-1].output[0]))
+    return found, feeds
+
+
+def largest_two_counts(*values: float) -> Case:
+    """Return TopK, k = 2, of how often each distinct value occurs."""
+    case = model("Unique", np.array(values), outputs=4, opset=13)
+    k = onnx.numpy_helper.from_array(np.array([2]), "k")
+    case[0].graph.initializer.append(k)
+    return sizes_from(case, helper.make_node("TopK", [case[0].graph.node[0].output[3], "k"], ["t", "p"]))
+
+
+def four_windows(ceil_mode: int) -> Case:
+    """Return a product that fits the 4 windows of a run; the last one of shape inference is padding alone."""
+    case = model(
+        "MaxPool", noise(1, 1, 6), ceil_mode=ceil_mode, kernel_shape=[3], pads=[2, 2], strides=[2], opset=11
+    )
+    case[0].graph.input[0].CopyFrom(helper.make_tensor_value_info("x0", TensorProto.FLOAT, [1, 1, 6]))
+    case[0].graph.initializer.append(onnx.numpy_helper.from_array(noise(4, 2), "w"))
+    return sizes_from(case, helper.make_node("MatMul", [case[0].graph.node[0].output[0], "w"], ["t"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "tame"),
+    [
+        ("Unique of NaN", largest_two_counts(np.nan, 1, 2), largest_two_counts(0, 1, 2)),
+        ("window in the padding", four_windows(1), four_windows(0)),
+    ],
+    ids=["Unique", "MaxPool"],
+)
+def test_a_refusal_that_the_graph_leads_to_is_named(name: str, case: Case, tame: Case) -> None:
+    """ONNX Runtime refuses what follows from its own reading of an operator, and takes others."""
+    outcome, other = judge(*case), judge(*tame)
+
+    assert (outcome.refused, outcome.differences) == (name, [])
+    assert (other.refused, other.differences) == ("", [])
+    assert name in {each for each, _, _ in LED_TO}
 
 
 def test_every_refusal_has_a_case() -> None:

@@ -33,18 +33,19 @@ class CpuPart:
     @classmethod
     def build(cls, programs: Sequence[Program], timing_cache: str | None = None) -> "CpuPart":
         """Return the part for this machine; timing_cache: where measured tactics are kept."""
-        from graphdoc.engine.device.cpu import kernels
+        from graphdoc.engine.device.cpu import kernels, prepared
         from graphdoc.engine.device.llvm.compiler import host_target, objects, symbol, toolchain
-        from graphdoc.engine.device.llvm.pack import prepare_contractions
+        from graphdoc.engine.device.llvm.laid import Laid
         from graphdoc.engine.memory import plan
         from graphdoc.engine.tune import Timings, tuned_kernels
 
         target = host_target()
         timings = None if timing_cache is None else Timings.load(timing_cache)
         entries = []
+        laid = Laid()
         texts: dict[str, None] = {}
         for program in programs:
-            ready = prepare_contractions(program, target)
+            ready = prepared(program, target, laid)
             found = kernels(ready, target) if timings is None else tuned_kernels(ready, target, timings)
             texts.update({k.text: None for k in found if k is not None})
             named = (None if k is None else _renamed(k, symbol(k.text)) for k in found)

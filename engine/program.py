@@ -26,7 +26,7 @@ class Kind(Enum):
     INNER = "inner"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Buffer:
     """A run of ``size`` elements of one dtype; compared by identity.
 

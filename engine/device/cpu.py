@@ -12,6 +12,7 @@ from graphdoc.engine.device.llvm import driver
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.compiler import addresses, host_target
 from graphdoc.engine.device.llvm.emit import emit, likeness
+from graphdoc.engine.device.llvm.laid import Laid
 from graphdoc.engine.device.llvm.pack import prepare_contractions
 from graphdoc.engine.device.llvm.pool import pool, share
 from graphdoc.engine.device.llvm.rows_pack import prepare_rows
@@ -50,13 +51,21 @@ class CpuDevice:
     def __init__(self, threads: int | None = None) -> None:
         self.target = host_target()
         self.threads = _threads(threads or processors(), self.target)
+        self._laid = Laid()
         driver.steps_function(self.target)
 
     def load(self, program: Program) -> "CpuExecutable":
         """Make a program ready: weights packed, kernels, machine code, places in memory."""
-        program = prepare_contractions(program, self.target)
-        program = prepare_rows(program)
+        program = prepared(program, self.target, self._laid)
         return CpuExecutable(program, kernels(program, self.target), self.target, self.threads)
+
+
+def prepared(program: Program, target: Target, laid: Laid | None = None) -> Program:
+    """Return a program with its constants laid out as kernels read them.
+
+    laid: what was laid out for other programs of the same weights.
+    """
+    return prepare_rows(prepare_contractions(program, target, laid), laid)
 
 
 @cache

@@ -7,6 +7,7 @@ import numpy as np
 
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.contraction import codes, dotted, floats, tilings
+from graphdoc.engine.device.llvm.laid import Laid, constant, zeros
 from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
 from graphdoc.engine.expr import load
 from graphdoc.engine.kernels.contraction import Contraction
@@ -18,18 +19,18 @@ _SCATTERED, _FEW = 4096, 4
 """Elements of an output, and columns, up to which they are written where they belong one by one."""
 
 
-def prepare_contractions(program: Program, target: Target) -> Program:
+def prepare_contractions(program: Program, target: Target, laid: Laid | None = None) -> Program:
     """Return the program with every contraction that has machine code made ready for ``target``.
+
+    laid: what was laid out for other programs of the same weights.
 
     * An axis of the batch along which b repeats becomes an axis of rows.
     * A constant b is stored in panels: [..., n/width rounded up, k, width], the lanes past n being 0.
     * An output whose columns do not lie together is computed beside, then copied.
     * A convolution that Winograd's tiles do sooner (``winograd_plan.py``) becomes one; its rounding differs.
     """
-    packed: dict[Any, View] = {}
-    steps = [
-        _prepared(part, target, packed) for step in program.steps for part in with_columns_together(step)
-    ]
+    laid = laid or Laid()
+    steps = [_prepared(part, target, laid) for step in program.steps for part in with_columns_together(step)]
     return replace(program, steps=steps)
 
 
@@ -47,7 +48,7 @@ def with_columns_together(step: Step) -> list[Step]:
     return [replace(step, outputs=(inner,)), Step(copy, (inner,), (out,), step.nodes)]
 
 
-def _prepared(step: Step, target: Target, packed: dict[Any, View]) -> Step:
+def _prepared(step: Step, target: Target, laid: Laid) -> Step:
     spec = step.spec
     if not isinstance(spec, Contraction) or not _emitted(step) or 0 in step.outputs[0].shape:
         return step
@@ -55,42 +56,39 @@ def _prepared(step: Step, target: Target, packed: dict[Any, View]) -> Step:
     if spec.packed or step.inputs[1].buffer.kind is not Kind.CONSTANT:
         return step
     size = size_for(step, target)
-    return _tiled(step, size, target, packed) if size else _paneled(step, target, packed)
+    return _tiled(step, size, target, laid) if size else _paneled(step, target, laid)
 
 
-def _paneled(step: Step, target: Target, packed: dict[Any, View]) -> Step:
+def _paneled(step: Step, target: Target, laid: Laid) -> Step:
     """Return a contraction that reads its constant in panels."""
     spec, b = step.spec, step.inputs[1]
     assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
     width = 1 if dotted(step, target) else tilings(step, target)[0].columns
     together = 2 if codes(step) else 1
-    key = (b.buffer, b.shape, b.strides, b.offset, spec.batch, width)
-    if key not in packed:
-        packed[key] = panels(b, spec.batch, width, together)
-    inputs = (step.inputs[0], packed[key], *step.inputs[2:])
+    how = spec.batch, width, together
+    packed = laid.view(b, how, lambda: panels(b, spec.batch, width, together))
+    inputs = (step.inputs[0], packed, *step.inputs[2:])
     return replace(step, spec=replace(spec, packed=width, together=together), inputs=inputs)
 
 
-def _tiled(step: Step, size: int, target: Target, packed: dict[Any, View]) -> Step:
+def _tiled(step: Step, size: int, target: Target, laid: Laid) -> Step:
     """Return a 3×3 convolution by Winograd's tiles of size × size."""
     spec, w = step.spec, step.inputs[1]
     assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
     lanes = lanes_of(w.shape[2], w.shape[3], target)
     width = 2 * lanes if w.shape[3] % (2 * lanes) == 0 else lanes
-    key = (w.buffer, w.shape, w.strides, w.offset, "tiles", size, width)
-    if key not in packed:
-        with np.errstate(all="ignore"):
-            data = transformed(w.array(w.buffer.data), size, width)
-        if not np.isfinite(data).all():  # an infinite weight would spread over its tiles
-            return _paneled(step, target, packed)
-        packed[key] = _constant(f"{w.buffer.name}.tiles", data)
+    tiles = laid.view(w, ("tiles", size, width), lambda: _tiles(w, size, width))
+    if tiles is None:
+        return _paneled(step, target, laid)
     new = Winograd(size, spec.epilogue, spec.accumulate, width)
-    return replace(step, spec=new, inputs=(step.inputs[0], packed[key], *step.inputs[2:]))
+    return replace(step, spec=new, inputs=(step.inputs[0], tiles, *step.inputs[2:]))
 
 
-def _constant(name: str, data: Any) -> View:
-    """Return a constant's row-major view."""
-    return whole(Buffer(name, data.dtype, data.size, Kind.CONSTANT, data.reshape(-1)), data.shape)
+def _tiles(w: View, size: int, width: int) -> View | None:
+    """Return transformed weights, None where one is infinite: it would spread over its tiles."""
+    with np.errstate(all="ignore"):
+        data = transformed(w.array(w.buffer.data), size, width)
+    return constant(f"{w.buffer.name}.tiles", data) if np.isfinite(data).all() else None
 
 
 def without_repeats(step: Step) -> Step:
@@ -122,14 +120,14 @@ def panels(b: View, batch: int, width: int, together: int = 1) -> View:
     outer, n = array.shape[:batch], array.shape[-1]
     k = int(np.prod(array.shape[batch:-1], dtype=np.int64))
     count = -(-n // width)
-    lines = np.zeros((*outer, count, k, width), array.dtype)
+    lines = zeros((*outer, count, k, width), array.dtype)
     flat = array.reshape(*outer, k, n)
     for at in range(count):
         part = flat[..., at * width : (at + 1) * width]
         lines[..., at, :, : part.shape[-1]] = part
     if together > 1:
         lines = _side_by_side(lines, together)
-    return _constant(f"{b.buffer.name}.panels", lines)
+    return constant(f"{b.buffer.name}.panels", lines)
 
 
 def _side_by_side(lines: Any, together: int) -> Any:

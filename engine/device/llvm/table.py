@@ -9,6 +9,7 @@ import numpy as np
 
 from graphdoc.engine.device.llvm import driver
 from graphdoc.engine.device.llvm.builder import Kernel
+from graphdoc.engine.device.llvm.laid import lined
 from graphdoc.engine.device.llvm.pool import lasting
 from graphdoc.engine.memory import LINE, MemoryPlan, aligned
 from graphdoc.engine.program import Buffer, Kind, Program, View
@@ -195,13 +196,5 @@ def _layout(program: Program, kernels: Sequence[Kernel | None]) -> tuple[list[in
 
 def _constants(program: Program) -> dict[Buffer, Any]:
     """Return the contents of the constants, each starting on a cache line."""
-    found = {}
-    for buffer in program.buffers():
-        if buffer.kind is Kind.CONSTANT:
-            data = np.ascontiguousarray(buffer.data).reshape(-1)
-            if data.ctypes.data % LINE:
-                place = aligned(data.nbytes).view(data.dtype)
-                place[:] = data
-                data = place
-            found[buffer] = data
-    return found
+    buffers = (buffer for buffer in program.buffers() if buffer.kind is Kind.CONSTANT)
+    return {buffer: lined(buffer.data) for buffer in buffers}

@@ -41,9 +41,9 @@ from graphdoc.engine.stage import (
     Stage,
     State,
     Visit,
-    Weights,
     Wishes,
 )
+from graphdoc.engine.weights import Weights
 
 Pass = Callable[[Program], Program]
 

@@ -6,9 +6,13 @@ A lowering is registered with :func:`lowering` and written like an operator func
     def transpose(at: Site, x: View, *, perm: Sequence[int] | None = None) -> View: ...
 
 Positional parameters are the node's inputs as views (None for an omitted one), keyword-only ones its
-attributes. The result is one view or one per output. A constant is a view of a CONSTANT buffer;
-:func:`content` gives its array, :meth:`Site.known` that of an input the lowering cannot do without. Where the
-steps cannot say what the node means, :class:`NotLowered` is raised and level 0 runs the node.
+attributes. The result is one view or one per output, or :class:`Named` for one of strings. A constant is a
+view of a CONSTANT buffer; :func:`content` gives its array, :meth:`Site.known` that of an input the lowering
+cannot do without. Where the steps cannot say what the node means, :class:`NotLowered` is raised and level 0
+runs the node.
+
+Where the first input is strings, a lowering with ``codes`` gets a view of int64 codes in their place: the
+host looks each string up, ``codes(**attributes)`` being the function that does so, and ``Site.coded`` is set.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +49,8 @@ FAMILIES = (
     "recurrent",
     "trees",
     "ml",
+    "svm",
+    "texts",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 
@@ -56,23 +62,42 @@ class NotLowered(Exception):  # noqa: N818 (no fault: the node runs on level 0)
     """The node runs on level 0; the text says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A result of strings: an entry of a table for each element of a view.
+
+    names: an object array of rank 1. places: int64, from 0 to the table's end.
+    """
+
+    names: Any
+    places: View
+
+
 Lowered: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One lowering: from which since_version of the operator on, and whether empty inputs are welcome."""
+    """One lowering: from which since_version of the operator on, and whether empty inputs are welcome.
+
+    codes: attributes → the function that gives strings their codes, int64 and as many; None: not for strings.
+    """
 
     lower: Lowered
     since: int
     empty: bool
+    codes: Callable[..., Callable[[Any], Any]] | None = None
 
 
 _TABLE: dict[tuple[str, str], Row] = {}
 
 
 def lowering(
-    *names: str, domain: str = "", since: int = 1, empty: bool = False
+    *names: str,
+    domain: str = "",
+    since: int = 1,
+    empty: bool = False,
+    codes: Callable[..., Callable[[Any], Any]] | None = None,
 ) -> Callable[[Lowered], Lowered]:
     """Register the decorated function for operators, of ``since`` or a newer since_version."""
 
@@ -81,7 +106,7 @@ def lowering(
         for name in names:
             if (domain, name) in _TABLE:
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} is lowered twice")
-            _TABLE[domain, name] = Row(function, since, empty)
+            _TABLE[domain, name] = Row(function, since, empty, codes)
         return function
 
     return register
@@ -145,7 +170,7 @@ class Site:
     """Where one node is lowered: what is known of it, and the program that its steps join.
 
     name: the node's, for messages. operator, version: its operator and since_version. outputs: how many it
-    lists.
+    lists. coded: the first input is codes that stand for strings.
     """
 
     program: Program
@@ -153,6 +178,7 @@ class Site:
     operator: str = ""
     version: int = 1
     outputs: int = 1
+    coded: bool = False
 
     # ---- buffers ----------------------------------------------------------------------------------
 

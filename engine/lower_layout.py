@@ -104,6 +104,14 @@ def with_ones(x: View, axes: Sequence[int]) -> View:
     return View(x.buffer, tuple(shape), tuple(strides), x.offset)
 
 
+def entry(x: View, axis: int, k: int) -> View:
+    """Return the view of one entry of an axis, without the axis."""
+    shape, strides = list(x.shape), list(x.strides)
+    del shape[axis]
+    step = strides.pop(axis)
+    return View(x.buffer, tuple(shape), tuple(strides), x.offset + k * step)
+
+
 @lowering("Transpose", empty=True)
 def transpose(at: Site, x: View, *, perm: Sequence[int] | None = None) -> View:
     """The axes in another order."""

@@ -7,18 +7,17 @@ import numpy as np
 
 from graphdoc.engine.expr import F32, F64, I64, Expr, apply, cast, const, load, stage
 from graphdoc.engine.kernels.rows import Reduction
-from graphdoc.engine.lower import NotLowered, Site, constant, content, lowering
+from graphdoc.engine.lower import Named, NotLowered, Site, constant, content, lowering
 from graphdoc.engine.lower_index import look_up
 from graphdoc.engine.lower_products import contract
-from graphdoc.engine.lower_rows import _place as place_of
-from graphdoc.engine.lower_rows import run_rows
-from graphdoc.engine.lower_trees import ML, finished, labelled
+from graphdoc.engine.lower_rows import place_stages, run_rows
+from graphdoc.engine.lower_trees import ML, classes_of, finished, labelled
 from graphdoc.engine.program import View
 
 ZERO, ONE = const(0, F32), const(1, F32)
 
 
-def _features(at: Site, x: View) -> View:
+def features(at: Site, x: View) -> View:
     """Return (N, F) features as float32; a vector is one row."""
     if len(x.shape) == 1:
         x = View(x.buffer, (1, *x.shape), (0, *x.strides), x.offset)
@@ -108,10 +107,11 @@ def array_feature_extractor(at: Site, X: View, Y: View) -> View:
 # ---- linear models -------------------------------------------------------------------------------------
 
 
-def _scores(
+def linear_scores(
     at: Site, X: View, coefficients: Sequence[float], intercepts: Sequence[float] | None, targets: int
 ) -> View:
-    x = _features(at, X)
+    """Return x · coefficientsᵀ + intercepts, (n, targets)."""
+    x = features(at, X)
     weights = np.asarray(coefficients, np.float32)[: targets * x.shape[1]]
     if weights.size != targets * x.shape[1]:
         raise NotLowered("coefficients that do not fit the features")
@@ -142,7 +142,7 @@ def linear_regressor(
     if post_transform == "PROBIT" or not coefficients:
         raise NotLowered(f"post transform {post_transform}")
     fitting = intercepts if intercepts and len(intercepts) == targets else None
-    scores = _scores(at, X, coefficients, fitting, targets)
+    scores = linear_scores(at, X, coefficients, fitting, targets)
     return finished(at, scores, post_transform) if targets > 1 else scores
 
 
@@ -157,15 +157,15 @@ def linear_classifier(
     classlabels_strings: Sequence[str] | None = None,
     multi_class: int = 0,
     post_transform: str = "NONE",
-) -> tuple[View, View]:
+) -> tuple[View | Named, View]:
     """The label of the first highest score, and the scores; one set of coefficients is left to level 0."""
     del multi_class
-    labels = list(classlabels_ints or ())
-    if classlabels_strings or len(labels) < 2 or (intercepts and len(intercepts) != len(labels)):
-        raise NotLowered("labels that are strings, or one set of coefficients for two")
+    labels = classes_of(classlabels_ints, classlabels_strings)
+    if len(labels) < 2 or (intercepts and len(intercepts) != len(labels)):
+        raise NotLowered("one set of coefficients for two labels")
     if not intercepts and len(coefficients) != len(labels) * X.shape[-1]:
         raise NotLowered("coefficients that do not fit the labels")
-    total = _scores(at, X, coefficients, intercepts, len(labels))
-    (top,) = run_rows(at, [total], [1], place_of(total, 1, "min", "max"), [(stage(1, I64), False)])
+    total = linear_scores(at, X, coefficients, intercepts, len(labels))
+    (top,) = run_rows(at, [total], [1], place_stages(total, "min", "max"), [(stage(1, I64), False)])
     label = labelled(at, top.reshaped((total.shape[0],)), labels)
     return label, finished(at, total, post_transform)

@@ -187,7 +187,7 @@ def reduce_log_sum_exp(
     return row if keepdims else _without(row, where)
 
 
-def _place(x: View, axis: int, fold: str, better: str) -> list[Reduction]:
+def place_stages(x: View, fold: str, better: str) -> list[Reduction]:
     """Return the stages that find the first (fold min) or last place of an extreme; NaN counts as one."""
     element = load(0, x.dtype)
     best = stage(0, x.dtype)
@@ -204,7 +204,7 @@ def arg_extreme(at: Site, x: View, *, axis: int = 0, keepdims: int = 1, select_l
     """The place of the first (or last) extreme along the axis."""
     axis = axis_of(axis, len(x.shape))
     better = "max" if at.operator == "ArgMax" else "min"
-    stages = _place(x, axis, "max" if select_last_index else "min", better)
+    stages = place_stages(x, "max" if select_last_index else "min", better)
     (row,) = run_rows(at, [x], [axis], stages, [(stage(1, I64), False)])
     return row if keepdims else _without(row, [axis])
 
@@ -256,7 +256,7 @@ def log_softmax(at: Site, x: View, *, axis: int | None = None) -> View:
 def hardmax(at: Site, x: View, *, axis: int = -1) -> View:
     """1 at the first maximum along the axis, else 0."""
     axis = axis_of(axis, len(x.shape))
-    stages = _place(x, axis, "min", "max")
+    stages = place_stages(x, "min", "max")
     hit = apply("eq", index(len(x.shape) - 1), stage(1, I64))
     (full,) = run_rows(at, [x], [axis], stages, [(cast(hit, x.dtype), True)])
     return full

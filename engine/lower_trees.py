@@ -9,10 +9,10 @@ import numpy as np
 from graphdoc.engine.expr import F32, F64, I64, Expr, apply, cast, const, load, stage
 from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.trees import CHILDREN, FEATURES, PAIRS, TOGETHER, TRACKS, Trees
-from graphdoc.engine.lower import NotLowered, Site, constant, lowering
-from graphdoc.engine.lower_rows import _place as place_of
-from graphdoc.engine.lower_rows import run_rows, softmax_parts
+from graphdoc.engine.lower import Named, NotLowered, Site, constant, lowering
+from graphdoc.engine.lower_rows import place_stages, run_rows, softmax_parts
 from graphdoc.engine.ops import ml_forest as forest
+from graphdoc.engine.ops.ml_scores import texts
 from graphdoc.engine.ops.ml_trees import NODE_ATTRIBUTES, TRANSFORMS
 from graphdoc.engine.ops.table import Call
 from graphdoc.engine.program import Buffer, Kind, View, whole
@@ -264,11 +264,11 @@ def classifier(
     class_weights: Sequence[float] | None = None,
     class_weights_as_tensor: Array | None = None,
     **attributes: Any,
-) -> tuple[View, View]:
+) -> tuple[View | Named, View]:
     """The top class and the scores; of two classes by ONNX Runtime's rule, without base values."""
-    labels = list(classlabels_int64s or ())
-    if classlabels_strings or not labels:
-        raise NotLowered("labels that are strings")
+    labels = classes_of(classlabels_int64s, classlabels_strings)
+    if not labels:
+        raise NotLowered("no labels")
     weight = _weights(class_weights_as_tensor, class_weights)
     nodes, votes = _from_ids(len(labels), (class_treeids, class_nodeids), class_ids, weight, attributes)
     packed = pack(nodes, votes)
@@ -284,8 +284,8 @@ def classifier(
 
 
 def _many(
-    at: Site, total: View, packed: _Packed, labels: list[int], base: Sequence[float], transform: str
-) -> tuple[View, View]:
+    at: Site, total: View, packed: _Packed, labels: list[Any], base: Sequence[float], transform: str
+) -> tuple[View | Named, View]:
     """The first highest of the scores that got a vote or a base value."""
     if len(labels) == 1:
         raise NotLowered("a single class")
@@ -293,14 +293,22 @@ def _many(
         total = _plus(at, total, base)
     elif np.any(packed.always != 1):
         raise NotLowered("classes that not every row has votes for")
-    (top,) = run_rows(at, [total], [1], place_of(total, 1, "min", "max"), [(stage(1, I64), False)])
+    (top,) = run_rows(at, [total], [1], place_stages(total, "min", "max"), [(stage(1, I64), False)])
     return labelled(at, top.permuted([0, 1]).reshaped((total.shape[0],)), labels), finished(
         at, total, transform
     )
 
 
-def labelled(at: Site, top: View | None, labels: list[int]) -> View:
+def classes_of(integers: Sequence[int] | None, strings: Sequence[str] | None) -> list[Any]:
+    """Return the labels of the classes: strings where there are any."""
+    return list(strings or integers or ())
+
+
+def labelled(at: Site, top: View | None, labels: list[Any]) -> View | Named:
+    """Return the labels at places (n), int64 or strings."""
     assert top is not None  # noqa: S101  # a fresh buffer is row-major
+    if labels and isinstance(labels[0], str):
+        return Named(texts(labels), top)
     if labels == list(range(len(labels))):
         return top
     out = at.fresh(top.shape, I64)
@@ -310,8 +318,8 @@ def labelled(at: Site, top: View | None, labels: list[int]) -> View:
 
 
 def _two(
-    at: Site, total: View, always: Array, labels: list[int], transform: str, *, lone: bool, shares: bool
-) -> tuple[View, View]:
+    at: Site, total: View, always: Array, labels: list[Any], transform: str, *, lone: bool, shares: bool
+) -> tuple[View | Named, View]:
     """Two classes: case 1, one alone has weights; case 2, both have (``engine/ops/ml_trees.py``)."""
     if transform not in ("NONE", "LOGISTIC"):
         raise NotLowered(f"post transform {transform} of two classes")
@@ -321,7 +329,7 @@ def _two(
     edge = const(0.5 if shares else 0, F32)
     deciding = columns[1] if always[1] else columns[0]
     top = at.map(lambda s: cast(apply("lt", edge, s), I64), deciding).reshaped((total.shape[0],))
-    if not lone:
+    if not lone and not isinstance(labels[0], str):
         labels = [0, 1]
     scores = at.fresh(total.shape, F32)
     for k in range(2):

@@ -12,6 +12,7 @@ import numpy as np
 from graphdoc.engine.expr import Expr, leaves, postorder
 from graphdoc.engine.kernels.attention import Attention
 from graphdoc.engine.kernels.contraction import Contraction
+from graphdoc.engine.kernels.coupling import Coupling
 from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.recurrent import GATES, WIDTH, Recurrent
@@ -180,21 +181,29 @@ def _attention(spec: Attention, inputs: Sequence[View], outputs: Sequence[View])
 def _recurrent(spec: Recurrent, inputs: Sequence[View], outputs: Sequence[View]) -> None:
     lstm = spec.cell == "LSTM"
     _counted(outputs, 3 if lstm else 2, "outputs")
-    _counted(inputs, 3 + (lstm or spec.before_reset) + spec.lengths, "inputs")
+    _counted(inputs, 3 + (lstm or spec.before_reset) + spec.lengths + spec.codes, "inputs")
     y, gates = outputs[0], GATES[spec.cell]
     _counted(y.shape, 4, "axes of the output")
     d, t, b, hidden = y.shape
     _counted(spec.reverse, d, "directions")
     state = (d, b, hidden)
     _shaped([inputs[0]], (d, t, b, gates, hidden), "the first input")
-    _shaped([inputs[1]], (d, -(-hidden // WIDTH), hidden, gates, WIDTH), "the weights")
+    blocks = -(-hidden // WIDTH)
+    packed = (-(-hidden // 2), gates, WIDTH, 2) if spec.codes else (hidden, gates, WIDTH)
+    _shaped([inputs[1]], (d, blocks, *packed), "the weights")
     _shaped([inputs[2], *outputs[1:]], state, "a state")
     if lstm or spec.before_reset:
         _shaped([inputs[3]], state if lstm else (d, hidden), "a state")
     if spec.lengths:
         _shaped([inputs[-1]], (b,), "the lengths")
         _typed([inputs[-1]], np.int32, "the lengths")
-    _typed([*outputs, *(inputs[:-1] if spec.lengths else inputs)], _F4, "an array")
+    if spec.codes:
+        if not lstm or spec.lengths:
+            raise Unsound("codes in another cell than an LSTM's, or with lengths")
+        _shaped([inputs[-1]], (d, gates, hidden), "the scales")
+    rest = inputs[2:-1] if spec.lengths else inputs[2:]
+    _typed([inputs[1]], np.int8 if spec.codes else _F4, "the weights")
+    _typed([*outputs, inputs[0], *rest], _F4, "an array")
     for expr in spec.activations:
         if leaves([expr], "input") not in ([0], []):
             raise Unsound("an activation of more than its input")
@@ -217,6 +226,17 @@ def _trees(spec: Trees, inputs: Sequence[View], outputs: Sequence[View]) -> None
     _typed([roots, steps], np.int64, "the roots")
 
 
+def _coupling(spec: Coupling, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+    _counted(inputs, 1, "inputs")
+    _counted(outputs, 1, "outputs")
+    rows, classes = outputs[0].shape[0], spec.classes
+    _shaped(outputs, (rows, classes), "an output")
+    _shaped(inputs, (rows, classes * (classes - 1) // 2), "the shares")
+    _typed([*inputs, *outputs], _F4, "an array")
+    if classes < 2:
+        raise Unsound("a single class")
+
+
 _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] = {
     Map: _map,
     Rows: _rows,
@@ -226,4 +246,5 @@ _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] 
     Attention: _attention,
     Recurrent: _recurrent,
     Trees: _trees,
+    Coupling: _coupling,
 }

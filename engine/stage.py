@@ -20,6 +20,7 @@ import onnx_ir as ir
 from graphdoc.engine.body import Body, call_function
 from graphdoc.engine.body import Step as Node
 from graphdoc.engine.lower import (
+    Named,
     NotLowered,
     Site,
     constant,
@@ -31,8 +32,10 @@ from graphdoc.engine.lower import (
 from graphdoc.engine.ops.table import ContainerType, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.program import Buffer, Kind, Program, View, whole
 from graphdoc.engine.scope import FUNCTION, MAIN, qualified
+from graphdoc.engine.weights import Weights, folded
 
 _UNKNOWN = TensorType()
+_STRINGS = np.dtype(object)
 _FOLLOWED = 1024
 """Elements up to which inference sees the content of a constant."""
 
@@ -187,25 +190,6 @@ class Wishes:
 
     taps: frozenset[str] = frozenset()
     given: Mapping[str, "Hosted"] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Weights:
-    """What follows from the weights of a model alone, kept for all its stages.
-
-    views: of constant arrays, by identity. folded: results of nodes, by the node and its inputs.
-    """
-
-    views: dict[int, tuple[Any, View]] = field(default_factory=dict)
-    folded: dict[tuple[int, ...], tuple[Any, tuple[Any, ...] | None]] = field(default_factory=dict)
-
-    def fold(self, node: Node, inputs: Sequence["Known"]) -> tuple[Any, ...] | None:
-        """Return the outputs of a node of shared constants, computed once."""
-        key = (id(node), *(id(known.value) for known in inputs))
-        if key not in self.folded:
-            values = [known.value for known in inputs]
-            self.folded[key] = (node, values), _folded(node, inputs)  # keeps alive what the key names
-        return self.folded[key][1]
 
 
 class Builder:
@@ -397,7 +381,8 @@ class Builder:
         constants = [s for s in inputs if isinstance(s, Known)]
         if len(constants) == len(inputs) and not draws:
             shared = all(s.shared or s.value is None for s in constants)
-            results = self.weights.fold(node, constants) if shared else _folded(node, constants)
+            values = [s.value for s in constants]
+            results = self.weights.fold(node, values) if shared else folded(node, values)
             if results is not None:
                 self._outputs(item, [Known(value, shared) for value in results])
                 return
@@ -410,7 +395,7 @@ class Builder:
             if any(not isinstance(s, Known) and not sized(s.type) and not _settled(s) for s in inputs):
                 self._later(item)
                 return
-            if self._lower(item, row, lowered, inputs, types):
+            if self._lower_coded(item, row, lowered, inputs, types):
                 return
         if draws and self.drawing_put_off:  # random numbers are drawn in the order of the nodes
             self._later(item)
@@ -423,8 +408,33 @@ class Builder:
 
     # ---- lowering ---------------------------------------------------------------------------------
 
-    def _lower(
+    def _lower_coded(
         self, item: Visit, row: Any, lowered: Any, inputs: list[State], types: Sequence[TensorType]
+    ) -> bool:
+        """Lower a node; strings that it looks up are looked up by the host, and the program gets codes."""
+        first = inputs[0] if inputs else None
+        if lowered.codes is None or not isinstance(first, Hosted) or first.type.dtype != _STRINGS:
+            return self._lower(item, row, lowered, inputs, types)
+        keywords = item.node.run.keywords
+        key = f"codes of {first.key} for {item.node.keys[0]}"
+        part = _function(item.node, lowered.codes(**keywords), first.key, key)
+        coded = Hosted(key, first.level, TensorType(np.dtype(np.int64), first.type.shape))
+        if not self._lower(item, row, lowered, [coded, *inputs[1:]], types, coded=True):
+            for segment in self.segments.values():
+                segment.program.inputs.pop(key, None)
+            return False
+        self.hosts.setdefault(first.level, []).append(part)
+        return True
+
+    def _lower(
+        self,
+        item: Visit,
+        row: Any,
+        lowered: Any,
+        inputs: list[State],
+        types: Sequence[TensorType],
+        *,
+        coded: bool = False,
     ) -> bool:
         node = item.node
         name = node.node.name or node.keys[0]
@@ -439,7 +449,8 @@ class Builder:
         mark = len(segment.program.steps)
         views = [None if _absent(s) else self._view(segment, level, s) for s in inputs]
         try:
-            found = lowered.lower(_site(segment.program, name, node, row), *views, **node.run.keywords)
+            site = _site(segment.program, name, node, row, coded)
+            found = lowered.lower(site, *views, **node.run.keywords)
             results = found if isinstance(found, tuple) else (found,)
             _check(node, results, types)
         except NotLowered as refusal:
@@ -447,15 +458,25 @@ class Builder:
         except Exception as error:  # noqa: BLE001 (level 0 runs the node and words what is wrong)
             self.notes[name] = f"{type(error).__name__}: {error}"
         else:
-            self._outputs(item, [self._result(k, level, v) for k, v in zip(node.keys, results, strict=False)])
+            states = [self._result(node, k, level, v) for k, v in zip(node.keys, results, strict=False)]
+            self._outputs(item, states)
             return True
         del segment.program.steps[mark:]
         return False
 
-    def _result(self, key: str, level: int, view: View) -> State:
+    def _result(self, node: Node, key: str, level: int, view: View | Named) -> State:
+        if isinstance(view, Named):
+            return self._named(node, key or f"#{len(self.states)}", level, view)
         if view.buffer.kind is Kind.CONSTANT:
             return Known(content(view))
         return Computed(key or f"#{len(self.states)}", level, view)
+
+    def _named(self, node: Node, key: str, level: int, found: Named) -> State:
+        """Return the state of strings whose places in a table the program gives."""
+        places = f"places of {key}"
+        self.segments[level].give(places, found.places)
+        self.hosts.setdefault(level, []).append(_function(node, found.names.take, places, key))
+        return Hosted(key, level, TensorType(_STRINGS, found.places.shape))
 
     def _view(self, segment: Segment, level: int, state: State) -> View:
         if isinstance(state, Known):
@@ -499,8 +520,13 @@ class Builder:
         self._outputs(item, states)
 
 
-def _site(program: Program, name: str, node: Node, row: Operator) -> Site:
-    return Site(program, name, row.name, row.since, node.run.args[0].outputs)
+def _site(program: Program, name: str, node: Node, row: Operator, coded: bool) -> Site:
+    return Site(program, name, row.name, row.since, node.run.args[0].outputs, coded)
+
+
+def _function(node: Node, run: Any, source: Source, key: str) -> HostNode:
+    """Return a host node that applies a function of one array on behalf of a graph's node."""
+    return HostNode(Node(node.node, run, (), (), (key,), {}), (source,), (key,), {})
 
 
 def _draws(row: Operator | None, node: Node) -> bool:
@@ -523,17 +549,6 @@ def _ready(state: State) -> int:
     return max(0, state.level + isinstance(state, Hosted))
 
 
-def _folded(node: Node, inputs: Sequence[Known]) -> tuple[Any, ...] | None:
-    """Return the outputs of a node of constants, None when it refuses them: then the run says why."""
-    try:
-        with np.errstate(all="ignore"):
-            results = node.run(*(known.value for known in inputs))
-    except Exception:  # noqa: BLE001 (level 0 runs it again and words what is wrong)
-        return None
-    listed = results if isinstance(results, tuple) else (results,)
-    return tuple(np.asarray(value) if isinstance(value, np.generic) else value for value in listed)
-
-
 def _inferred(row: Operator | None, node: Node, inputs: Sequence[State]) -> tuple[TensorType, ...]:
     """Return what the row states of the outputs for these inputs; nothing where it cannot."""
     if row is None or row.infer is None or node.bodies:
@@ -547,13 +562,15 @@ def _inferred(row: Operator | None, node: Node, inputs: Sequence[State]) -> tupl
     return tuple(_UNKNOWN if known is None else known for known in listed)
 
 
-def _check(node: Node, results: Sequence[View], types: Sequence[TensorType]) -> None:
+def _check(node: Node, results: Sequence[Any], types: Sequence[TensorType]) -> None:
     """Raise NotLowered where a lowering gives other outputs than inference states, or too few."""
     if len(results) < sum(bool(key) for key in node.keys):
         raise NotLowered("not all of its outputs")
-    for view, known in zip(results, types, strict=False):
-        if sized(known) and (view.dtype, view.shape) != (known.dtype, known.shape):
-            raise NotLowered(f"{view.dtype}{view.shape} where {known.dtype}{known.shape} is inferred")
+    for result, known in zip(results, types, strict=False):
+        named = isinstance(result, Named)
+        dtype, shape = (_STRINGS, result.places.shape) if named else (result.dtype, result.shape)
+        if sized(known) and (dtype, shape) != (known.dtype, known.shape):
+            raise NotLowered(f"{dtype}{shape} where {known.dtype}{known.shape} is inferred")
 
 
 def _frees(stage: Stage, states: Mapping[Place, State]) -> list[list[str]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.kernels.coupling import CLOSE, SWEEPS
 from graphdoc.engine.ops import ml_scores
 from graphdoc.engine.ops.shapes import same_as_first
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
@@ -193,7 +194,7 @@ def svm_classifier(
     top = _most_votes(call.xp, margins, len(labels))
     if prob_a:
         shares = ml_scores.logistic(call.xp, -(margins * _parameter(call, prob_a) + _parameter(call, prob_b)))
-        scores = _svm_transform(call, _couple(call.xp, shares, len(labels)), post_transform)
+        scores = _svm_transform(call, couple(call.xp, shares, len(labels)), post_transform)
     elif margins.shape[1] == 1:
         complement = post_transform != "NONE"
         scores = ml_scores.second_class(call.xp, margins[:, 0], post_transform, complement=complement)
@@ -263,10 +264,11 @@ def _most_votes(xp: Any, margins: Array, classes: int) -> Array:
     return xp.argmax(votes, axis=1)
 
 
-def _couple(xp: Any, shares: Array, classes: int) -> Array:
+def couple(xp: Any, shares: Array, classes: int) -> Array:
     """Return class probabilities [N, classes] from those of pairs, [N, pairs].
 
     Wu, Lin and Weng (2004), second method: minimise Σ (r_ji·p_i − r_ij·p_j)², at most 100 sweeps a row.
+    shares are held between 1e-7 and 1 − 1e-7.
     """
     shares = xp.clip(shares, shares.dtype.type(1e-7), shares.dtype.type(1 - 1e-7))
     rows, (first, second) = len(shares), map(xp.asarray, np.triu_indices(classes, 1))
@@ -279,10 +281,10 @@ def _couple(xp: Any, shares: Array, classes: int) -> Array:
     system[:, diagonal, diagonal] = (flipped**2).sum(axis=2)
     p = xp.full((rows, classes), 1 / classes, shares.dtype)
     running = xp.ones(rows, np.bool_)
-    for _ in range(100):
+    for _ in range(SWEEPS):
         product = (system @ p[:, :, None])[:, :, 0]
         value = (p * product).sum(axis=1)
-        running = running & (xp.abs(product - value[:, None]).max(axis=1) >= 0.005 / classes)
+        running = running & (xp.abs(product - value[:, None]).max(axis=1) >= CLOSE / classes)
         if not bool(running.any()):
             break
         p = xp.where(running[:, None], _sweep(system, p, product, value), p)

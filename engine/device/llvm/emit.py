@@ -28,6 +28,7 @@ EMITTERS: Mapping[str, str] = {
     "Attention": "attention",
     "Recurrent": "recurrent",
     "Trees": "trees",
+    "Coupling": "coupling",
 }
 """Name of the specification's class → the module that has ``emit_`` and ``tactics_`` of that name."""
 

@@ -14,6 +14,7 @@ from graphdoc.compare.limits import INNER_QUANTISING, QUANTISING, total_limit
 from graphdoc.compare.metrics import epsilon
 from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
+from graphdoc.compare.target import BODIES
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -96,18 +97,48 @@ def judge(
     given: the user's tolerance, which replaces ours. known: of the layers before these; it grows.
     """
     verdicts: dict[str, Judgement] = {} if known is None else known
+    inside = _Inside()
     for finding in findings:
         before = [verdicts[name] for name in finding.point.inputs if name in verdicts]
-        verdicts[finding.point.key] = _judge(finding, before, evidence, given)
+        judged = _judge(finding, before, evidence, given, inside.of(finding))
+        verdicts[finding.point.key] = judged
+        inside.note(finding, judged)
     return [verdicts[finding.point.key] for finding in findings]
 
 
+@dataclass(slots=True)
+class _Inside:
+    """The rounding that adds up inside If, Loop and Scan, by the tap name of the node's first output.
+
+    Such a node runs whole, so that its own error is all that its layers round one after the other.
+    """
+
+    reach: dict[str, float] = field(default_factory=dict)
+    latest: float = 0.0
+
+    def note(self, finding: Finding, judged: Judgement) -> None:
+        """Note a layer inside; what several rounds of a loop add is taken as independent."""
+        owner = finding.point.scope.rstrip("/").rpartition(".")[0]
+        if owner:
+            reach = judged.reach * math.sqrt(finding.occurrences)
+            self.reach[owner] = max(self.reach.get(owner, 0.0), reach)
+
+    def of(self, finding: Finding) -> float:
+        """Return what adds up inside the layer's node; a node's outputs follow one another."""
+        if finding.point.op not in BODIES:
+            return 0.0
+        self.latest = self.reach.get(finding.point.key, self.latest if finding.point.slot else 0.0)
+        return self.latest
+
+
 def _judge(
-    finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None
+    finding: Finding, before: Sequence[Judgement], evidence: Evidence, given: Limit | None, inside: float
 ) -> Judgement:
     told = evidence.given.get(finding.point.key)
     given = None if told else given
     own_limit = given or told or evidence.own_limits.get(finding.point.key) or _own_limit(finding, before)
+    if inside and not (given or told) and "float" in finding.dtype:
+        own_limit = total_limit(own_limit, inside)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
     coarse = finding.point.op in QUANTISING | INNER_QUANTISING or any(b.coarse for b in before)
     carried = _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before])

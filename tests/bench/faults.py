@@ -6,8 +6,8 @@ A seed plants one fault of a random kind (fault_kinds.py) into a random node of 
 comparison of the sound model with the faulted one on ONNX Runtime must name that node first (for a weight
 that several nodes read: one of them). Not counted, and said: models that no longer run, and faults that move
 the node's own result by less than what its dtype rounds away, measured by the engine without the comparison.
-Sound models are compared with themselves, ONNX Runtime against the engine, on other inputs and with other numbers
-of threads each time.
+Sound models are compared with themselves, ONNX Runtime against the engine, on other inputs and with other
+numbers of threads each time.
 Inputs: NAME.npz in DIR where there is one, else seeded. With --json every outcome is written down as it
 comes, and what stands there of the same version of graphdoc is taken over: long campaigns run in pieces.
 """

@@ -1,4 +1,7 @@
-"""LSTM, GRU, RNN → one contraction for the inputs of all steps, one Recurrent step for the loop."""
+"""LSTM, GRU, RNN → one contraction for the inputs of all steps, one Recurrent step for the loop.
+
+With 8-bit weights both multiply codes: those of the inputs, all quantised at once, and those of the state.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.expr import F32, I32, Expr, apply, const, load
-from graphdoc.engine.kernels.recurrent import GATES, Recurrent, packed
+from graphdoc.engine.expr import F32, I32, Expr, apply, cast, const, load
+from graphdoc.engine.kernels.recurrent import GATES, Recurrent, packed, packed_codes
 from graphdoc.engine.lower import NotLowered, Site, constant, content, lowering
 from graphdoc.engine.lower_products import contract
+from graphdoc.engine.lower_quantize import dynamic_quantize_linear
+from graphdoc.engine.ops.ms_fused import MS
 from graphdoc.engine.ops.recurrent import Layer
 from graphdoc.engine.program import View
 
@@ -183,3 +188,93 @@ def rnn(
 ) -> tuple[View, ...]:
     """The plain recurrent layer."""
     return _lower(at, "RNN", _Node(X, W, R, B, sequence_lens, initial_h), Layer(**attributes))
+
+
+# ---- 8-bit weights ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Constant weights (d, k, 4 · hidden), less their zero points, and the scales (d, 4 · hidden)."""
+
+    codes: Any
+    scales: Any
+
+
+def _codes(at: Site, weights: View, scale: View, zero: View) -> _Codes:
+    """Return weights as int8. Raises NotLowered where they are not constant, or 8 bits do not hold them."""
+    codes = np.asarray(at.known(weights, "a weight"))
+    directions, _, units = codes.shape
+    zeros, scales = (
+        np.broadcast_to(array.reshape(directions if array.size > 1 else 1, -1), (directions, units))
+        for array in (np.asarray(at.known(v, "a scale or zero point")) for v in (zero, scale))
+    )
+    whole = codes.astype(np.int32) - zeros.astype(np.int32)[:, None]
+    if whole.min(initial=0) < -128 or whole.max(initial=0) > 127:
+        raise NotLowered("weights that 8 bits do not hold once their zero point is taken off")
+    return _Codes(whole.astype(np.int8), np.ascontiguousarray(scales, np.float32))
+
+
+@lowering("DynamicQuantizeLSTM", domain=MS)
+def dynamic_quantize_lstm(
+    at: Site,
+    X: View,
+    W: View,
+    R: View,
+    B: View | None,
+    sequence_lens: View | None,
+    initial_h: View | None,
+    initial_c: View | None,
+    P: View | None,
+    W_scale: View,
+    W_zero_point: View,
+    R_scale: View,
+    R_zero_point: View,
+    *,
+    input_forget: int = 0,
+    **attributes: Any,
+) -> tuple[View, ...]:
+    """LSTM with 8-bit weights (d, i, 4 · hidden), (d, hidden, 4 · hidden); X and the state become uint8."""
+    if P is not None or input_forget or sequence_lens is not None:
+        raise NotLowered("peepholes, forgetting tied to the input, or lengths")
+    if any(v is not None and v.dtype != F32 for v in (X, B, initial_h, initial_c)):
+        raise NotLowered("other dtypes than float32")
+    layer, gates, hidden = Layer(**attributes), GATES["LSTM"], R.shape[1]
+    directions = len(layer.reversed)
+    if R.shape != (directions, hidden, gates * hidden) or W.shape[0::2] != R.shape[0::2]:
+        raise NotLowered("weights that do not fit")
+    enter, recur = _codes(at, W, W_scale, W_zero_point), _codes(at, R, R_scale, R_zero_point)
+    bias, _ = _biases(at, B, gates, hidden, before_reset=False)
+    batch = (directions, X.shape[1], hidden)
+    inputs = [
+        _inputs_of_codes(at, X, enter, bias, gates),
+        constant(np.stack([packed_codes(r, gates) for r in recur.codes]), at.name),
+        *(_first(given, layer, batch, at) for given in (initial_h, initial_c)),
+        _constant(recur.scales.reshape(directions, gates, hidden), at),
+    ]
+    y = at.fresh((X.shape[0], directions, X.shape[1], hidden), F32)
+    last = [at.fresh(batch, F32) for _ in range(2)]
+    spec = Recurrent("LSTM", layer.reversed, _activations("LSTM", layer, directions), codes=True)
+    at.step(spec, inputs, [y.permuted([1, 0, 2, 3]), *last])
+    return (y, *last)
+
+
+def _inputs_of_codes(at: Site, x: View, weights: _Codes, bias: Any, gates: int) -> View:
+    """Return x (t, b, i), quantised, · weights, plus bias, as (d, t, b, gates, hidden)."""
+    codes, scale, zero = dynamic_quantize_linear(at, x)
+    directions, _, units = weights.codes.shape
+    columns = weights.codes.sum(axis=1, dtype=np.int32).reshape(directions, 1, 1, units)
+    rows = [constant(columns, at.name), _constant(weights.scales.reshape(columns.shape), at)]
+    rows += [] if bias is None else [_constant(bias.reshape(columns.shape), at)]
+
+    def finish(total: Expr, z: Expr, s: Expr, column: Expr, factor: Expr, *more: Expr) -> Expr:
+        total = apply("sub", total, apply("mul", cast(z, I32), column))
+        y = apply("mul", cast(total, F32), apply("mul", s, factor))
+        return apply("add", y, more[0]) if more else y
+
+    out = at.fresh((directions, *x.shape[:2], units), F32)
+    a = codes.broadcast((directions, *x.shape))
+    contract(at, (1, 2, 1), a, constant(weights.codes, at.name), out, finish, [zero, scale, *rows])
+    split = out.reshaped((*out.shape[:3], gates, units // gates))
+    assert split is not None  # noqa: S101  # a fresh buffer is row-major
+    return split

@@ -8,7 +8,7 @@ instruction (``pmaddwd``), which cannot overflow for codes; elsewhere LLVM gets 
 
 from collections.abc import Sequence
 
-from graphdoc.engine.device.llvm.builder import Function, Number, Target, Value, integer, vector
+from graphdoc.engine.device.llvm.builder import Function, Number, Target, Value, integer, parts, vector
 from graphdoc.engine.device.llvm.contraction_axes import Walk
 from graphdoc.engine.device.llvm.contraction_sums import Sums
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
@@ -35,6 +35,25 @@ def widened(f: Function, value: Value, dtype: Dtype) -> Value:
     return f.op(f"{'zext' if dtype == U8 else 'sext'} {value} to {kind}", kind)
 
 
+def pairs_added(f: Function, target: Target, a: Value, b: Value, total: Value) -> Value:
+    """Return int32 sums with the products of pairs of int16 added. a, b: two int16 for each sum."""
+    _, lanes = parts(total.type)
+    pairs, wide = vector("i16", 2 * lanes), total.type
+    x, y = (v if v.type == pairs else f.op(f"bitcast {v} to {pairs}", pairs) for v in (a, b))
+    if multiplies_pairs(target, lanes):
+        return f.binary("add", total, f.call(_MULTIPLY_ADD[lanes], wide, x, y))
+    for half in range(2):
+        chosen = ", ".join(f"i32 {2 * i + half}" for i in range(lanes))
+        short = vector("i16", lanes)
+        sides = [
+            f.op(f"shufflevector {value}, {pairs} poison, <{lanes} x i32> <{chosen}>", short)
+            for value in (x, y)
+        ]
+        p, q = (f.op(f"sext {side} to {wide}", wide) for side in sides)
+        total = f.binary("add", total, f.binary("mul", p, q))
+    return total
+
+
 class CodeSums(Sums):
     """Sums of pairs; an element of a row is an i32 that holds two int16, one of a line that, or two bytes."""
 
@@ -52,21 +71,7 @@ class CodeSums(Sums):
 
     def added(self, a: Value, b: Value, total: Value) -> Value:
         """Return the total with the products of a pair added."""
-        f, lanes = self.f, self.tile.lanes
-        pairs, wide = vector("i16", 2 * lanes), vector("i32", lanes)
-        x, y = (v if v.type == pairs else f.op(f"bitcast {v} to {pairs}", pairs) for v in (a, b))
-        if multiplies_pairs(self.precision.target, lanes):
-            return f.binary("add", total, f.call(_MULTIPLY_ADD[lanes], wide, x, y))
-        for half in range(2):
-            chosen = ", ".join(f"i32 {2 * i + half}" for i in range(lanes))
-            short = vector("i16", lanes)
-            parts = [
-                f.op(f"shufflevector {value}, {pairs} poison, <{lanes} x i32> <{chosen}>", short)
-                for value in (x, y)
-            ]
-            p, q = (f.op(f"sext {part} to {wide}", wide) for part in parts)
-            total = f.binary("add", total, f.binary("mul", p, q))
-        return total
+        return pairs_added(self.f, self.precision.target, a, b, total)
 
 
 class CodesEmitter(WidenedEmitter):

@@ -18,10 +18,11 @@ from graphdoc.engine.device.llvm.builder import (
     number,
     vector,
 )
+from graphdoc.engine.device.llvm.recurrent_codes import Panel, StateCodes, StateRows, sums_of_codes
 from graphdoc.engine.device.llvm.rows_frame import units
 from graphdoc.engine.device.llvm.scalar import Scalars
 from graphdoc.engine.device.llvm.walk import threads_for
-from graphdoc.engine.expr import F32, Expr
+from graphdoc.engine.expr import F32, I8, Expr
 from graphdoc.engine.kernels.recurrent import WIDTH, Recurrent
 from graphdoc.engine.program import Step
 
@@ -38,9 +39,12 @@ def emit_recurrent(step: Step, target: Target, tactic: str | None = None) -> Ker
     """Return the kernel of a step of :class:`Recurrent`; None for other dtypes, or units that lie apart."""
     spec = step.spec
     assert isinstance(spec, Recurrent)  # noqa: S101  # the table of emitters dispatches on the type
-    floats = (*(step.inputs[:-1] if spec.lengths else step.inputs), *step.outputs)
-    beside = (step.inputs[0], step.outputs[0])
-    if any(v.dtype != F32 for v in floats) or not step.inputs[1].contiguous:
+    weights = step.inputs[1]
+    floats = [v for v in (step.inputs[:-1] if spec.lengths else step.inputs) if v is not weights]
+    beside = (step.inputs[0], step.outputs[0], *([step.inputs[-1]] if spec.codes else []))
+    if any(v.dtype != F32 for v in (*floats, *step.outputs)) or not weights.contiguous:
+        return None
+    if weights.dtype != (I8 if spec.codes else F32) or (spec.codes and spec.lengths):
         return None
     if any(v.strides[-1] != 1 and v.shape[-1] > 1 for v in beside) or 0 in step.inputs[0].shape:
         return None
@@ -60,6 +64,7 @@ class _Emitter:
         self.vectors = WIDTH // self.lanes if self.rows == 1 else 1
         self.blocks = -(-self.hidden // WIDTH)
         self.terms = fn.dim(self.hidden)
+        self.pairs = fn.dim(-(-self.hidden // 2)) if spec.codes else 0
         self.full = fn.dim(self.hidden // WIDTH)
         self.pad = self.blocks * WIDTH
         self.padded = fn.dim(self.pad)
@@ -76,7 +81,10 @@ class _Emitter:
         return self.steps * (self.hidden * self.hidden * self.gates // self.lanes // 2 + 40 * self.blocks)
 
     def _parts(self) -> tuple[int, int]:
-        """Return into how many parts the batch is cut, and how many rows each has."""
+        """Return into how many parts the batch is cut, and how many rows each has: all, where one range
+        quantises them."""
+        if self.spec.codes:
+            return 1, self.batch
         worth = threads_for(0, self._work() * self.batch, self.batch)
         parts = max(1, min(self.batch // self.rows, worth, 4 // self.directions))
         return parts, -(-self.batch // parts)
@@ -89,7 +97,8 @@ class _Emitter:
         with units(fn, [fn.dim(self.directions), fn.dim(parts)]) as (d, part):
             first = fn.least(fn.mul(part, count), last)
             _Part(self, d, first, count, groups).run()
-        return fn.kernel(4 * self.pad * rows * 6, self._threads(parts))
+        own = 4 * self.pad * rows * 6 + (2 * self.pad * rows if self.spec.codes else 0)
+        return fn.kernel(own, self._threads(parts))
 
     def _threads(self, parts: int) -> int:
         units = self.directions * parts
@@ -113,9 +122,12 @@ class _Part:
         self.first, self.count, self.groups = first, count, groups
         self.spec, self.lanes = parent.spec, parent.lanes
         places = [parent.store]
-        for _ in range(5):
+        for _ in range(6):
             places.append(self.fn.at(places[-1], self.fn.mul(count, parent.padded), "float"))
         self.states, self.update, self.reset = places[:4], places[4], places[5]
+        rows = StateRows(count, parent.terms, parent.padded)
+        self.codes = StateCodes(self.fn, self.lanes, rows, places[6]) if self.spec.codes else None
+        self.scale: Value | None = None
 
     def run(self) -> None:
         """Emit the loop over time; h and c of the last step and of this one change places."""
@@ -147,6 +159,8 @@ class _Part:
     def _step(self, moment: "_Moment", states: list[Value]) -> None:
         """Emit one step: all blocks of units, for a GRU in two rounds where the reset comes first."""
         two = self.spec.cell == "GRU" and not self.spec.before_reset
+        if self.codes is not None:
+            self.scale = self.codes.quantise(states[0])
         for part in ("gates", "candidate") if two else ("all",):
             with self.fn.loop(0, self.parent.full) as (block, _):
                 self._block(moment, states, block, part, ragged=False)
@@ -190,6 +204,7 @@ class _Rows:
         self.part, self.parent, self.fn, self.lanes = part, part.parent, part.fn, part.lanes
         self.direction = part.direction
         self.batch = [self.fn.add(part.first, self.fn.add(first, k)) for k in range(part.parent.rows)]
+        self.first = first
         places = [*states, part.update, part.reset]
         lines = [self._lines(place, first) for place in places]
         self.last, self.following, self.cells, self.new_cells, self.update, self.reset = lines
@@ -243,6 +258,8 @@ class _Block:
 
     def _sums(self, begin: Number) -> dict[tuple[int, int, int], Value]:
         """Return, by row, gate and vector, the inputs plus the products with the last state."""
+        if self.rows.part.codes is not None:
+            return self._sums_of_codes(self.rows.part.codes, begin)
         fn, parent = self.fn, self.parent
         keys = [
             (row, g, v) for row in range(self.parent.rows) for g in self.chosen for v in range(parent.vectors)
@@ -269,6 +286,29 @@ class _Block:
                             n = keys.index((row, g, v)) + len(keys) * (u % split)
                             sums[n] = fn.fma(one, column, sums[n])
         return {key: self._added(sums[n :: len(keys)]) for n, key in enumerate(keys)}
+
+    def _sums_of_codes(self, codes: StateCodes, begin: Number) -> dict[tuple[int, int, int], Value]:
+        """Return the same of codes: exact sums, times the state's scale and the column's."""
+        fn, parent, scale = self.fn, self.parent, self.rows.part.scale
+        assert scale is not None  # noqa: S101  the step began with it
+        line = parent.gates * WIDTH
+        place = fn.add(fn.mul(self.block, fn.mul(parent.pairs, line)), begin)
+        base = fn.at(parent.bases[1], fn.mul(self.rows.direction, parent.strides[1][0]), "i8")
+        columns = [(g, v) for g in self.chosen for v in range(parent.vectors)]
+        places = [g * WIDTH + v * self.lanes for g, v in columns]
+        lines = codes.lines(self.rows.first, parent.rows)
+        panel = Panel(fn.at(base, place, "i16"), line, parent.pairs)
+        totals = sums_of_codes(fn, parent.target, lines, panel, places, self.lanes)
+        state, found = fn.splat(scale, self.lanes), dict[tuple[int, int, int], Value]()
+        for k, (g, v) in enumerate(columns):
+            offset = fn.add(begin, v * self.lanes)
+            own = self._load(parent.address(parent.outputs - 1, self.rows.direction, g), offset)
+            factor = fn.binary("fmul", state, own)
+            for row, total in enumerate(totals):
+                real = fn.op(f"sitofp {total[k]} to {parent.kind}", parent.kind)
+                product = fn.binary("fmul", real, factor)
+                found[row, g, v] = fn.binary("fadd", self._of_inputs(row, g, offset), product)
+        return found
 
     def _added(self, values: Sequence[Value]) -> Value:
         total = values[0]

@@ -1,6 +1,6 @@
 """Contractions for processors other than this one: what their code consists of, read from the assembly.
 
-Where a processor multiplies pairs, adds them and adds that to a sum at once (``vpdpwssd``), LLVM may choose that.
+A processor may multiply pairs, add them and add that to a sum at once (``vpdpwssd``): LLVM chooses.
 """
 
 import re

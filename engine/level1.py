@@ -19,11 +19,12 @@ import onnx_ir as ir
 
 from graphdoc.engine import body as level0
 from graphdoc.engine.body import Body, Settings, call_function, declared
+from graphdoc.engine.calls import Call, calls_of, placed, value_of
+from graphdoc.engine.chain import Chain, chain, owned
 from graphdoc.engine.device.numpy import NumpyDevice
 from graphdoc.engine.device.protocol import Device
 from graphdoc.engine.direct import Direct, direct
-from graphdoc.engine.errors import GraphdocError
-from graphdoc.engine.interpreter import BodyRun, Feeds, Interpreter, Watch, failure
+from graphdoc.engine.interpreter import BodyRun, Feeds, Interpreter, Watch
 from graphdoc.engine.ops.table import TensorType, canonical_domain, find
 from graphdoc.engine.profile import Spent, spent
 from graphdoc.engine.program import Program
@@ -34,10 +35,10 @@ from graphdoc.engine.stage import (
     Hosted,
     HostNode,
     Known,
+    Part,
     Place,
     Rest,
     Segment,
-    Source,
     Stage,
     State,
     Visit,
@@ -62,17 +63,25 @@ class Compiled:
 
     model: not changed. device: where programs run; NumPy by default. passes: what is done to each program
     before the device gets it (fusion). seed: for random operators that have none of their own.
+    unchanged: called before weights are read, once programs are made; raises where they are no longer there.
 
     Raises UnsupportedOperatorError when the table lacks an operator of the model.
     """
 
     def __init__(
-        self, model: ir.Model, *, device: Device | None = None, passes: Sequence[Pass] = (), seed: int = 0
+        self,
+        model: ir.Model,
+        *,
+        device: Device | None = None,
+        passes: Sequence[Pass] = (),
+        seed: int = 0,
+        unchanged: Callable[[], None] | None = None,
     ) -> None:
+        self._unchanged = unchanged
         self.device: Device = device or NumpyDevice()
         self._rng = np.random.default_rng(seed)
         self._start = self._rng.bit_generator.state
-        settings = Settings(np, False, model.functions, self._rng, _placed, _on_level_0(seed))
+        settings = Settings(np, False, model.functions, self._rng, placed, _on_level_0(seed))
         builder = level0.Builder(settings)
         body = builder.graph(model.graph, model.opset_imports)
         builder.check()
@@ -81,7 +90,7 @@ class Compiled:
         self.output_names = [str(v.name) for v in model.graph.outputs]
         self.graph = Graph(body, self.device, tuple(passes))
         self._draws = draws(body)
-        self._short: Direct | None = None
+        self._short: Direct | Chain | None = None
 
     def run(
         self, feeds: Feeds, taps: Iterable[str] = (), *, given: Mapping[str, Any] | None = None
@@ -97,22 +106,33 @@ class Compiled:
                 return found
         if self._draws:
             self._rng.bit_generator.state = self._start
+        if self._unchanged is not None:
+            self._unchanged()
         fed = self._fed(feeds)
-        run = Run(frozenset(taps), {_GIVEN + key: _placed(value) for key, value in (given or {}).items()})
+        run = Run(frozenset(taps), {_GIVEN + key: placed(value) for key, value in (given or {}).items()})
         outputs = _owned(self.graph.run(fed, run), run.last, fed)
         if not run.taps and not run.given:
-            short = None if run.stage is None else direct(run.stage, list(feeds), list(feeds.values()))
-            self._short = short if short is not None and short.computed else None
+            self._short = self._way(run.stage, feeds)
         return {**dict(zip(self.output_names, outputs, strict=True)), **run.tapped}
 
+    def _way(self, stage: Stage | None, feeds: Feeds) -> Direct | Chain | None:
+        """Return the short way through a stage for arrays like these."""
+        if stage is None or self._draws:
+            return None
+        names, arrays = list(feeds), list(feeds.values())
+        short = direct(stage, names, arrays)
+        if short is not None and short.computed:
+            return short
+        return chain(stage, names, arrays, self.graph.follow, Run())
+
     def quick(self, feeds: Feeds) -> dict[str, Any] | None:
-        """Return the outputs if these arrays are of the types of the last run and need nothing but one
-        program; None: ask :meth:`run`. What was fed then has been checked, so this needs no check."""
+        """Return the outputs if these arrays are of the types of the last run and have a short
+        way; None: ask :meth:`run`. What was fed then has been checked, so this needs no check."""
         found = None if self._short is None else self._short.feed(feeds)
         return None if found is None else dict(zip(self.output_names, found, strict=True))
 
     def _fed(self, feeds: Feeds) -> dict[ir.Value, Any]:
-        return {v: _placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
+        return {v: placed(feeds[str(v.name)]) for v in self.graph.body.inputs if str(v.name) in feeds}
 
     def profile(self, feeds: Feeds, runs: int = 5) -> list[Spent]:
         """Return what each step and host node takes on these inputs: the least of several runs.
@@ -137,10 +157,16 @@ class Compiled:
         return list(self.graph.made())
 
 
-def compiled(model: ir.Model, *, threads: int | None = None, seed: int = 0) -> Compiled:
+def compiled(
+    model: ir.Model,
+    *,
+    threads: int | None = None,
+    seed: int = 0,
+    unchanged: Callable[[], None] | None = None,
+) -> Compiled:
     """Return a model as level 1 runs it: fused, as machine code, or by NumPy where llvmlite is missing.
 
-    threads: how many share a step; None: one per processor.
+    threads: how many share a step; None: one per processor. unchanged: see :class:`Compiled`.
     """
     from graphdoc.engine.fuse import fuse
 
@@ -150,7 +176,7 @@ def compiled(model: ir.Model, *, threads: int | None = None, seed: int = 0) -> C
         device: Device = CpuDevice(threads)
     except (ImportError, OSError):
         device = NumpyDevice()
-    return Compiled(model, device=device, passes=(fuse,), seed=seed)
+    return Compiled(model, device=device, passes=(fuse,), seed=seed, unchanged=unchanged)
 
 
 @dataclass(slots=True)
@@ -176,31 +202,20 @@ class Run:
         return self.taps, tuple((key, _kind(value)) for key, value in self.given.items())
 
 
-def _placed(value: Any) -> Any:
-    if isinstance(value, list):
-        return type(value)(map(_placed, value))
-    return np.asarray(value) if isinstance(value, np.generic) else value
-
-
 class _Host:
     """Arrays are where they are (an owner of BodyRun)."""
 
-    place = fetch = normal = staticmethod(_placed)
+    place = fetch = normal = staticmethod(placed)
 
 
 _HOST = _Host()
 
 
 def _owned(outputs: Sequence[Any], last: Stage | None, fed: Mapping[ir.Value, Any]) -> list[Any]:
-    """Return the outputs, those copied that are weights or what was fed: the caller may change them."""
+    """Return the outputs, those copied that are weights or share memory with what was fed."""
     sources = (None,) * len(outputs) if last is None else last.results
-    return [
-        np.array(value)
-        if isinstance(value, np.ndarray)
-        and (isinstance(source, Known) or any(value is array for array in fed.values()))
-        else value
-        for source, value in zip(sources, outputs, strict=True)
-    ]
+    arrays = [array for array in fed.values() if isinstance(array, np.ndarray)]
+    return [owned(value, source, arrays) for source, value in zip(sources, outputs, strict=True)]
 
 
 def draws(body: Body) -> bool:
@@ -232,7 +247,7 @@ class Graph:
     seen: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     weights: Weights = field(default_factory=Weights)
     inner: dict[int, "Graph"] = field(default_factory=dict)
-    short: Direct | None = None
+    short: dict[Any, Direct | Chain] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
 
     def run(self, fed: Mapping[ir.Value, Any], run: Run) -> tuple[Any, ...]:
@@ -251,7 +266,7 @@ class Graph:
             self._run(stage, env, run)
             if stage.rest is None:
                 run.last = stage
-                return tuple(None if s is None else _value(env, s) for s in stage.results)
+                return tuple(None if s is None else value_of(env, s) for s in stage.results)
             stage = self._next(stage, stage.rest, env, run)
 
     def _is_rare(self, signature: Any) -> bool:
@@ -270,8 +285,19 @@ class Graph:
             return below.body(self.body, dict(fed))
 
     def _next(self, stage: Stage, rest: Rest, env: Mapping[str, Any], run: Run) -> Stage:
-        found = tuple(_asked(env[key], key in rest.conditions) for key in rest.asked)
-        return self._stage(stage.next, found, lambda: _refined(rest, env), run)
+        return self._stage(stage.next, _answers(rest, env), lambda: _refined(rest, env), run)
+
+    def follow(self, stage: Stage, rest: Rest, env: Mapping[str, Any]) -> Stage | None:
+        """Return the stage after one, None where it is not made yet."""
+        return stage.next.get(_answers(rest, env))
+
+    def remember(self, kinds: Any, stage: Stage, names: Sequence[str], arrays: Sequence[Any]) -> None:
+        """Keep the short way through a stage, if there is one, for arrays of these kinds."""
+        way = direct(stage, names, arrays) or chain(stage, names, arrays, self.follow, Run())
+        if way is not None:
+            if len(self.short) >= 2 * _KEPT:
+                self.short.clear()
+            self.short[kinds] = way
 
     def made(self) -> Iterable[Stage]:
         """Yield every stage."""
@@ -309,6 +335,7 @@ class Graph:
                 for step in part.program.steps:
                     check(step)
                 part.executable = self.device.load(part.program)
+        stage.calls = calls_of(stage, self._bind)
         return stage
 
     def _first(self, fed: Mapping[ir.Value, Any]) -> Rest:
@@ -323,42 +350,34 @@ class Graph:
     # ---- running ----------------------------------------------------------------------------------
 
     def _run(self, stage: Stage, env: dict[str, Any], run: Run) -> None:
-        for part, frees in zip(stage.parts, stage.frees, strict=True):
-            if isinstance(part, Segment):
-                program = part.program
-                arrays = [env[key] for key in program.inputs]
-                results = part.executable.run(arrays)
-                if run.spent is not None:
-                    run.spent += spent(part, arrays)
-                env.update(zip(program.outputs, results, strict=True))
-            else:
-                started = time.perf_counter()
-                self._host(part, env, run)
-                if run.spent is not None:
-                    name = part.node.node.name or part.outputs[0]
-                    seconds = time.perf_counter() - started
-                    run.spent.append(Spent(f"level 0: {part.node.node.op_type}", (name,), seconds))
-            for key in frees:
-                env.pop(key, None)
+        if run.spent is None:
+            for call in stage.calls:
+                call(env, run)
+        else:
+            for part, call in zip(stage.parts, stage.calls, strict=True):
+                run.spent += self._spent(part, call, env, run)
         for key, (source, nested) in stage.taps.items():
-            _tap(run.tapped, key, _value(env, source), nested=nested)
+            _tap(run.tapped, key, value_of(env, source), nested=nested)
 
-    def _host(self, part: HostNode, env: dict[str, Any], run: Run) -> None:
-        arguments = [_value(env, source) for source in part.inputs]
+    def _spent(self, part: Part, call: Call, env: dict[str, Any], run: Run) -> list[Spent]:
+        """Run a part, and return what its steps took."""
+        if isinstance(part, Segment):
+            arrays = [env[key] for key in part.program.inputs]
+            call(env, run)
+            return spent(part, arrays)
+        started = time.perf_counter()
+        call(env, run)
+        seconds = time.perf_counter() - started
+        name = part.node.node.name or part.outputs[0]
+        return [Spent(f"level 0: {part.node.node.op_type}", (name,), seconds)]
+
+    def _bind(self, part: HostNode, env: Mapping[str, Any], run: Run) -> Mapping[str, "Bound"]:
+        """Return a node's bodies over the arrays that they read."""
         inner = Run(run.taps, tapped=run.tapped)
-        bodies = {
-            name: Bound(self._inner(body), [_value(env, s) for s in part.captured[name]], inner)
+        return {
+            name: Bound(self._inner(body), [value_of(env, s) for s in part.captured[name]], inner)
             for name, body in part.node.bodies.items()
         }
-        try:
-            with np.errstate(all="ignore"):
-                results = part.node.run(*arguments, **bodies)
-        except GraphdocError:
-            raise
-        except Exception as error:
-            raise failure(part.node, arguments, error) from error
-        listed = results if isinstance(results, tuple) else (results,)
-        env.update(zip(part.outputs, map(_placed, listed), strict=False))
 
     def _inner(self, body: Body) -> "Graph":
         with self.lock:
@@ -383,8 +402,10 @@ class Bound:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         graph, plain = self.graph, not self.run.taps
         arrays = [*self.captured, *inputs]
-        if plain and graph.short is not None and len(arrays) == len(graph.short.names):
-            found = graph.short.run(arrays)
+        if plain:
+            kinds = tuple([_kind(array) for array in arrays])
+            short = graph.short.get(kinds)
+            found = None if short is None else short.run(arrays)
             if found is not None:
                 return found
         body = graph.body
@@ -393,12 +414,8 @@ class Bound:
         inner = Run(self.run.taps, tapped=self.run.tapped)
         results = graph.run(fed, inner)
         if plain and inner.stage is not None and len(fed) == len(arrays):
-            graph.short = direct(inner.stage, [str(v.name) for v in fed], arrays)
+            graph.remember(kinds, inner.stage, [str(v.name) for v in fed], arrays)
         return results
-
-
-def _value(env: Mapping[str, Any], source: Source) -> Any:
-    return source.value if isinstance(source, Known) else env[source]
 
 
 def _kind(value: Any) -> Any:
@@ -410,6 +427,11 @@ def _hosted(key: str, value: Any) -> Hosted:
     if isinstance(value, np.ndarray):
         return Hosted(key, -1, TensorType(value.dtype, value.shape))
     return Hosted(key, -1, TensorType(), settled=True)
+
+
+def _answers(rest: Rest, env: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a run tells of what is asked."""
+    return tuple([_asked(env[key], key in rest.conditions) for key in rest.asked])
 
 
 def _asked(value: Any, condition: bool) -> Any:

@@ -12,15 +12,22 @@ from graphdoc.engine.lower_trees import ML
 from graphdoc.engine.program import View
 
 
+class _Places(dict[str, int]):
+    """Where names stand; −1 for any other."""
+
+    def __missing__(self, name: str) -> int:
+        return -1
+
+
 def _codes(names: Sequence[str], *, strict: bool) -> Callable[[Any], Any]:
     """Return the function from strings to where they stand among the names, the last of equal ones.
 
     −1 where nowhere; strict: then ValueError.
     """
-    find = {name: k for k, name in enumerate(names)}.get
+    find = _Places((name, k) for k, name in enumerate(names)).__getitem__
 
     def codes(x: Any) -> Any:
-        found = np.array([find(item, -1) for item in x.ravel().tolist()], np.int64)
+        found = np.fromiter(map(find, x.ravel().tolist()), np.int64, x.size)
         if strict and found.size and found.min() < 0:
             raise ValueError("unknown category, and zeros is 0")
         return found.reshape(x.shape)

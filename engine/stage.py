@@ -169,6 +169,7 @@ class Stage:
 
     taps: the sources of tapped values that this stage computes, and whether they lie in a branch, body or
     function. frees: by part, the keys no later one reads. notes: why nodes run on the host, by key.
+    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device.
     """
 
     parts: list[Part]
@@ -177,6 +178,7 @@ class Stage:
     taps: dict[str, tuple[Source, bool]]
     frees: list[list[str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    calls: list[Any] = field(default_factory=list)
     next: OrderedDict[Any, "Stage"] = field(default_factory=OrderedDict)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import parser
 
-from graphdoc.engine.errors import InputError
+from graphdoc.engine.errors import InputError, RunnerError
 from graphdoc.engine.level1 import Compiled, compiled
 from graphdoc.session import Session
 from graphdoc.surgeon.model import open_source
@@ -54,21 +54,82 @@ def test_other_shapes_and_dtypes_go_the_long_way() -> None:
     assert runs.quick({"x": arrays(5)["x"].astype(np.float64), "b": np.ones(3, np.float32)}) is None
 
 
-def test_a_branch_that_contents_choose_has_no_short_way() -> None:
-    """The same types, another condition: the other branch."""
+def test_a_branch_that_contents_choose() -> None:
+    """The same types, another condition: the other branch, by the short way once both have been taken."""
     runs = model(BRANCH)
     x = np.float32([-1, 2, -3, 4])
     for condition in (True, False, True):
         found = runs.run({"c": np.array(condition), "x": x})["y"]
         np.testing.assert_array_equal(found, -x if condition else np.abs(x))
-        assert runs.quick({"c": np.array(not condition), "x": x}) is None
+    for condition in (True, False):
+        again = runs.quick({"c": np.array(condition), "x": x})
+        assert again is not None
+        np.testing.assert_array_equal(again["y"], -x if condition else np.abs(x))
 
 
-def test_a_result_that_contents_size_has_no_short_way() -> None:
-    """NonZero."""
+def test_a_result_that_contents_size() -> None:
+    """NonZero: as many as there are, in each run."""
     runs = model(COUNTED)
     runs.run({"x": np.float32([1, 0, 1])})
-    assert runs.quick({"x": np.float32([1, 0, 1])}) is None
+    for x, places in (([1, 0, 1], [0, 2]), ([0, 0, 0], []), ([1, 1, 1], [0, 1, 2])):
+        again = runs.quick({"x": np.float32(x)})
+        assert again is not None
+        np.testing.assert_array_equal(again["y"], np.int64(places).reshape(1, -1))
+
+
+TEXTS = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+g (string[2,3] x) => (string[2,1] a, float[2,1,2] b, string[2,3] c) <int64[1] k = {-1}> {
+    a = Gather <axis = 1> (x, k)
+    b = ai.onnx.ml.OneHotEncoder <cats_strings = ["u", "v"]> (a)
+    c = Identity (x) }"""
+
+
+def test_strings_go_the_short_way() -> None:
+    """What is fed is looked at each time; what comes out is the caller's own."""
+    runs = model(TEXTS)
+    x = np.array([["a", "b", "u"], ["c", "d", "w"]], object)
+    for _ in range(2):
+        found = runs.run({"x": x})
+        assert found["a"].tolist() == [["u"], ["w"]]
+        assert found["b"].tolist() == [[[1, 0]], [[0, 0]]]
+        assert found["c"].tolist() == x.tolist()
+        for array in found.values():
+            array[...] = 0
+        assert x[0, 2] == "u"
+    odd = x.copy()
+    odd[0, 0] = 5
+    assert runs.quick({"x": x}) is not None
+    assert runs.quick({"x": odd}) is None
+
+
+PLACES = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+g (string[N,2] x) => (string[N,1] y) <int64[1] k = {PLACE}> { y = Gather <axis = 1> (x, k) }"""
+
+
+def test_a_place_outside_the_axis_is_refused() -> None:
+    """The short way through a Gather of strings is a slice, which would be silent."""
+    for place in (2, -3):
+        runs = model(PLACES.replace("PLACE", str(place)))
+        for _ in range(2):
+            with pytest.raises(RunnerError, match="out of bounds"):
+                runs.run({"x": np.array([["a", "b"]], object)})
+
+
+MAPS = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+g (float[N,C] x) => (seq(map(int64, float)) y) {
+    n = Neg (x)
+    y = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 5]> (n) }"""
+
+
+def test_maps_of_scores() -> None:
+    """One dict a row; no row, no dict; another number of labels is refused."""
+    runs = model(MAPS)
+    for rows in (3, 0, 1, 3):
+        x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        for _ in range(2):
+            assert runs.run({"x": x})["y"] == [{3: -a, 5: -b} for a, b in x.tolist()]
+    with pytest.raises(RunnerError, match="2 class labels for 3 scores"):
+        runs.run({"x": np.zeros((1, 3), np.float32)})
 
 
 SHARED = """<ir_version: 8, opset_import: ["" : 17]> g (float[3] x) => (float[3] y, float[2] z, float[3] w)

@@ -1,0 +1,96 @@
+"""The parts of a stage as functions over a run's arrays, made once: what a run calls one after another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphdoc.engine.errors import GraphdocError
+from graphdoc.engine.interpreter import failure
+from graphdoc.engine.stage import HostNode, Known, Segment, Source, Stage
+from graphdoc.engine.swift import short_way
+
+Env = dict[str, Any]
+"""The arrays of a run by key."""
+
+Call = Callable[[Env, Any], None]
+"""A part: reads arrays of a run and adds its own; the second argument is the run (``level1.Run``)."""
+
+Bind = Callable[[HostNode, Env, Any], Mapping[str, Any]]
+"""A host node's bodies over the arrays that they read."""
+
+
+def calls_of(stage: Stage, bind: Bind) -> list[Call]:
+    """Return one function per part, in order."""
+    found = []
+    for part, frees in zip(stage.parts, stage.frees, strict=True):
+        call = _segment(part) if isinstance(part, Segment) else host_call(part, bind)
+        found.append(_freeing(call, frees) if frees else call)
+    return found
+
+
+def _freeing(call: Call, frees: Sequence[str]) -> Call:
+    def run(env: Env, run: Any) -> None:
+        call(env, run)
+        for key in frees:
+            env.pop(key, None)
+
+    return run
+
+
+def _segment(part: Segment) -> Call:
+    reads, writes = tuple(part.program.inputs), tuple(part.program.outputs)
+    execute = part.executable.run
+
+    def run(env: Env, run: Any) -> None:
+        env.update(zip(writes, execute([env[key] for key in reads]), strict=True))
+
+    return run
+
+
+def host_call(part: HostNode, bind: Bind) -> Call:
+    """Return the function of a node that level 0 runs."""
+    short = short_way(part)
+    dynamic = [s for s in part.inputs if not isinstance(s, Known)]
+    if short is not None and len(dynamic) == 1 and len(part.outputs) == 1:
+        return _one(part, short, dynamic[0], part.outputs[0])
+    return partial(_host, part, bind)
+
+
+def _one(part: HostNode, short: Callable[[Any], Any], source: str, target: str) -> Call:
+    def run(env: Env, run: Any) -> None:
+        try:
+            env[target] = short(env[source])
+        except GraphdocError:
+            raise
+        except Exception as error:
+            raise failure(part.node, [value_of(env, s) for s in part.inputs], error) from error
+
+    return run
+
+
+def _host(part: HostNode, bind: Bind, env: Env, run: Any) -> None:
+    arguments = [value_of(env, source) for source in part.inputs]
+    bodies = bind(part, env, run) if part.node.bodies else {}
+    try:
+        with np.errstate(all="ignore"):
+            results = part.node.run(*arguments, **bodies)
+    except GraphdocError:
+        raise
+    except Exception as error:
+        raise failure(part.node, arguments, error) from error
+    listed = results if isinstance(results, tuple) else (results,)
+    env.update(zip(part.outputs, map(placed, listed), strict=False))
+
+
+def value_of(env: Mapping[str, Any], source: Source) -> Any:
+    """Return what a host node reads."""
+    return source.value if isinstance(source, Known) else env[source]
+
+
+def placed(value: Any) -> Any:
+    """Return NumPy's scalars as arrays of rank 0, in sequences too."""
+    if isinstance(value, list):
+        return type(value)(map(placed, value))
+    return np.asarray(value) if isinstance(value, np.generic) else value

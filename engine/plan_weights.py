@@ -17,7 +17,7 @@ from graphdoc.engine.level1 import Compiled
 from graphdoc.engine.plan import Entry, Types
 from graphdoc.engine.plan_build import entry, prepared
 from graphdoc.engine.program import Buffer, Kind, Program, View
-from graphdoc.engine.stage import Weights
+from graphdoc.engine.weights import Weights
 
 _FLOATS = (ex.F32, ex.F64, ex.F16, ex.BF16)
 _TRIALS = 12

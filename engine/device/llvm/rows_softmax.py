@@ -5,6 +5,7 @@
 3. Where a NaN makes the sum NaN, and all that is written comes from that, the maximum need not heed it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +26,10 @@ NUMBERS = "max of numbers"
 class RowScalars(Scalars):
     """Scalars that know :data:`FALLING`."""
 
-    def _emitted(self, node: Expr, args: list[Value], leaf: dict[str, Any]) -> Value:
+    def _emitted(self, node: Expr, done: Mapping[Expr, Value], leaf: dict[str, Any]) -> Value:
         if node.op == FALLING:
-            return falling_exp(self.lanes, args[0])
-        return super()._emitted(node, args, leaf)
+            return falling_exp(self.lanes, done[node.args[0]])
+        return super()._emitted(node, done, leaf)
 
 
 def falling_exp(v: Lanes, x: Value) -> Value:

@@ -65,7 +65,7 @@ class Target:
     @cached_property
     def model(self) -> ir.Model:
         """The same for the engine."""
-        if not self.source.proto.functions:
+        if not self.source.has_functions:
             return self.source.model
         return read_model(self.proto, self.source.folder)
 

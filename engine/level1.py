@@ -128,6 +128,8 @@ class Compiled:
     def quick(self, feeds: Feeds) -> dict[str, Any] | None:
         """Return the outputs if these arrays are of the types of the last run and have a short
         way; None: ask :meth:`run`. What was fed then has been checked, so this needs no check."""
+        if self._unchanged is not None and isinstance(self._short, Chain):  # programs have their own copies
+            self._unchanged()
         found = None if self._short is None else self._short.feed(feeds)
         return None if found is None else dict(zip(self.output_names, found, strict=True))
 

@@ -5,6 +5,7 @@ lowest place that no buffer living at the same time covers. Where an element-wis
 last time and writes another through the very same view, both get the same place (in place).
 """
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -152,3 +153,27 @@ def aligned(size: int) -> Any:
     memory = np.empty(size + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + size]
+
+
+class ModelFile(mmap.mmap):
+    """The bytes of a model's file, mapped. Whoever keeps what he read of them copies it: the file may go."""
+
+
+def model_file(array: Any) -> ModelFile | None:
+    """Return the mapped file that an array lies in, None where it lies in memory."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    found = array.obj if isinstance(array, memoryview) else array
+    return found if isinstance(found, ModelFile) else None
+
+
+def let_go(array: Any) -> None:
+    """Let the pages of an array of a mapped model go, so that they no longer take memory; reading it brings
+    them back."""
+    file = model_file(array)
+    if file is None or not array.nbytes or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    low, high = np.lib.array_utils.byte_bounds(array)
+    start = int(low) - int(np.frombuffer(file, np.uint8).ctypes.data)
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    file.madvise(mmap.MADV_DONTNEED, first, start + int(high - low) - first)

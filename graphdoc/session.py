@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.level1 import Compiled, compiled
 from graphdoc.engine.plan import Plan
 from graphdoc.engine.plan_file import is_plan
+from graphdoc.surgeon.mapped import open_mapped
 from graphdoc.surgeon.model import open_source
 from graphdoc.surgeon.simplify import simplify as simplified
 
@@ -54,14 +56,17 @@ class Session:
         self._checked: set[Any] = set()
         if self._plan is not None:
             return
-        source = open_source(model)
         self._runs: Interpreter | Compiled
         if level == 1:
-            found = simplified(source.model).model if simplify else source.model
-            self._target = Target(open_source(found))
-            self._runs = self._compiled = compiled(self._target.model, threads=threads, seed=seed)
+            mapped = None if not isinstance(model, str | os.PathLike) else open_mapped(Path(model))
+            graph = open_source(model).model if mapped is None else mapped.model
+            self._target = Target(open_source(simplified(graph).model if simplify else graph))
+            unchanged = None if mapped is None else mapped.check
+            self._runs = self._compiled = compiled(
+                self._target.model, threads=threads, seed=seed, unchanged=unchanged
+            )
         else:
-            self._target = Target(source)
+            self._target = Target(open_source(model))
             xp = NAMESPACES[device]()
             self._runs = Interpreter(self._target.model, xp=xp, truth=truth, seed=seed)
 

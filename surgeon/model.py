@@ -71,6 +71,13 @@ class Source:
         return read_model(self.proto, self.folder)
 
     @property
+    def has_functions(self) -> bool:
+        """Whether the model has functions of its own."""
+        if self._given_model is not None:
+            return bool(self._given_model.functions)
+        return bool(self.proto.functions)
+
+    @property
     def checked(self) -> onnx.ModelProto:
         """The protobuf of a model that is sound.
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from graphdoc.engine.memory import LINE, aligned
+from graphdoc.engine.memory import LINE, aligned, let_go, model_file
 from graphdoc.engine.program import Buffer, Kind, View, whole
 
 _View = TypeVar("_View", bound=View | None)
@@ -32,17 +32,22 @@ class Laid:
         key = source.shape, source.strides, source.offset, how
         if key not in known:
             known[key] = make()
+            let_go(source.buffer.data)
         found: _View = known[key]
         return found
 
 
 def lined(data: Any) -> Any:
-    """Return an array of rank 1 that starts on a cache line: the same one where it does already."""
-    data = np.ascontiguousarray(data).reshape(-1)
-    if data.ctypes.data % LINE == 0:
+    """Return an array of rank 1 that starts on a cache line: the same one where it does already.
+
+    What lies in a model's file is copied, since that may change or go while kernels read.
+    """
+    source, data = data, np.ascontiguousarray(data).reshape(-1)
+    if data.ctypes.data % LINE == 0 and model_file(data) is None:
         return data
     place = aligned(data.nbytes).view(data.dtype)
     place[:] = data
+    let_go(source)
     return place
 
 

@@ -16,7 +16,7 @@ host looks each string up, ``codes(**attributes)`` being the function that does 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from math import prod
@@ -46,6 +46,7 @@ FAMILIES = (
     "fused",
     "quantize",
     "integer",
+    "qdq",
     "recurrent",
     "trees",
     "ml",
@@ -165,6 +166,19 @@ def _distinct(view: View) -> int:
     return prod(size for size, stride in zip(view.shape, view.strides, strict=True) if stride)
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a tensor was dequantised from: (codes − zero) · scale, element by element; no zero stands for 0.
+
+    All have the shape of ``floats``, which is the view of the result.
+    """
+
+    floats: View
+    codes: View
+    scale: View
+    zero: View | None
+
+
 @dataclass(slots=True)
 class Site:
     """Where one node is lowered: what is known of it, and the program that its steps join.
@@ -179,6 +193,7 @@ class Site:
     version: int = 1
     outputs: int = 1
     coded: bool = False
+    origins: dict[Buffer, Origin] = field(default_factory=dict)
 
     # ---- buffers ----------------------------------------------------------------------------------
 

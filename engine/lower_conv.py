@@ -50,21 +50,6 @@ def image(at: Site, x: View, before: Sequence[int], after: Sequence[int], value:
     return result
 
 
-@lowering("Conv")
-def conv(
-    at: Site,
-    x: View,
-    w: View,
-    bias: View | None = None,
-    *,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    **attributes: Any,
-) -> View:
-    """Cross-correlation of x (N, C, *spatial) with w (M, C/group, *kernel), plus bias (M)."""
-    return convolution(at, x, w, [] if bias is None else [bias], group, kernel_shape, attributes)
-
-
 def convolution(
     at: Site,
     x: View,

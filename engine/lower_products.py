@@ -6,7 +6,7 @@ import numpy as np
 
 from graphdoc.engine.expr import DTYPES, F32, F64, I8, I32, U8, Dtype, Expr, apply, cast, const, load
 from graphdoc.engine.kernels.contraction import Contraction
-from graphdoc.engine.lower import NotLowered, Site, content, lowering
+from graphdoc.engine.lower import NotLowered, Site, content
 from graphdoc.engine.lower_elementwise import like
 from graphdoc.engine.lower_layout import with_ones
 from graphdoc.engine.lower_rows import floats_only
@@ -98,32 +98,9 @@ def _matrices(at: Site, a: View, b: View, finish: Epilogue, extra: Sequence[View
     return out
 
 
-@lowering("MatMul")
-def matmul(at: Site, a: View, b: View) -> View:
-    """The matrix product by the rules of numpy.matmul."""
-    return product(at, a, b)
-
-
 def scaled(x: Expr, factor: float) -> Expr:
     """Return x times a number; x itself times 1."""
     return x if factor == 1 else apply("mul", x, like(factor, x))
-
-
-@lowering("Gemm")
-def gemm(
-    at: Site,
-    a: View,
-    b: View,
-    c: View | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    broadcast: int = 1,
-) -> View:
-    """alpha·A·B + beta·C."""
-    return general_product(at, a, b, c, alpha, beta, (transA, transB), the_sum)
 
 
 def general_product(

@@ -24,14 +24,14 @@ from graphdoc.engine.expr import (
     stage,
 )
 from graphdoc.engine.kernels.rows import Reduction
-from graphdoc.engine.lower import NotLowered, Site, lowering
+from graphdoc.engine.lower import NotLowered, Origin, Site, lowering
 from graphdoc.engine.lower_elementwise import leaky_relu, like, sigmoid, wide_dtype
 from graphdoc.engine.lower_layout import with_ones
 from graphdoc.engine.lower_rows import floats_only, run_rows
 from graphdoc.engine.ops.dtypes import from_code
 from graphdoc.engine.ops.host import axis_of
 from graphdoc.engine.ops.ms_fused import MS
-from graphdoc.engine.program import View
+from graphdoc.engine.program import Kind, Program, View
 
 CODES = (I8, U8, I16, U16)
 """Quantised dtypes that expressions have and whose every code float32 holds."""
@@ -148,7 +148,19 @@ def dequantize_linear(
     if not floats or (x.dtype not in CODES and not (x.dtype == I32 and zero is None)):
         raise NotLowered(f"{x.dtype} to {dtype}")
     views = [spread(at, x, v, axis, block_size) for v in (scale, zero) if v is not None]
-    return at.map(lambda e, s, z=None: dequantised(e, s, z, dtype), x, *map(_single, views))
+    y = at.map(lambda e, s, z=None: dequantised(e, s, z, dtype), x, *map(_single, views))
+    if y.buffer.kind is Kind.INNER:
+        at.origins[y.buffer] = Origin(y, x, views[0], None if zero is None else views[1])
+    return y
+
+
+def origin_of(floats: View, codes: View, scale: View, zero: View | None = None, **attributes: Any) -> Origin:
+    """Return what constant floats were dequantised from; the arguments after them are DequantizeLinear's."""
+    axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
+    at = Site(Program(), "scales")
+    views = [None if v is None else spread(at, codes, v, axis, block) for v in (scale, zero)]
+    assert views[0] is not None  # noqa: S101  DequantizeLinear has a scale
+    return Origin(floats, codes, views[0], views[1])
 
 
 lowering("QuantizeLinear", domain=MS)(quantize_linear)

@@ -10,6 +10,7 @@ finds.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -19,9 +20,11 @@ import onnx_ir as ir
 
 from graphdoc.engine.body import Body, call_function
 from graphdoc.engine.body import Step as Node
+from graphdoc.engine.expr import I8, U8
 from graphdoc.engine.lower import (
     Named,
     NotLowered,
+    Origin,
     Site,
     constant,
     content,
@@ -29,6 +32,7 @@ from graphdoc.engine.lower import (
     find_lowering,
     sized,
 )
+from graphdoc.engine.lower_quantize import origin_of
 from graphdoc.engine.ops.table import ContainerType, Operator, TensorType, canonical_domain, find
 from graphdoc.engine.program import Buffer, Kind, Program, View, whole
 from graphdoc.engine.scope import FUNCTION, MAIN, qualified
@@ -217,6 +221,8 @@ class Builder:
         self.given = wishes.given
         self.weights = weights
         self.constants: dict[int, tuple[Any, View]] = {}
+        self.dequantised: dict[int, tuple[Any, list[Any], Mapping[str, Any]]] = {}
+        self.origins: dict[Buffer, Origin] = {}
         self.segments: dict[int, Segment] = {}
         self.hosts: dict[int, list[HostNode]] = {}
         self.put_off: list[Item] = []
@@ -386,6 +392,8 @@ class Builder:
             values = [s.value for s in constants]
             results = self.weights.fold(node, values) if shared else folded(node, values)
             if results is not None:
+                if node.node.op_type == "DequantizeLinear" and values[0].dtype in (I8, U8):
+                    self.dequantised[id(results[0])] = (results[0], values, node.run.keywords)
                 self._outputs(item, [Known(value, shared) for value in results])
                 return
         types = _inferred(row, node, inputs)
@@ -452,6 +460,7 @@ class Builder:
         views = [None if _absent(s) else self._view(segment, level, s) for s in inputs]
         try:
             site = _site(segment.program, name, node, row, coded)
+            site.origins = self.origins
             found = lowered.lower(site, *views, **node.run.keywords)
             results = found if isinstance(found, tuple) else (found,)
             _check(node, results, types)
@@ -493,7 +502,13 @@ class Builder:
         array = known.value
         if id(array) not in views:
             views[id(array)] = (array, constant(array))
-        return views[id(array)][1]
+        view = views[id(array)][1]
+        if id(array) in self.dequantised and view.buffer not in self.origins:
+            _, given, attributes = self.dequantised[id(array)]
+            with suppress(ValueError, NotLowered):
+                parts = [None if x is None else constant(x) for x in given]
+                self.origins[view.buffer] = origin_of(view, *parts, **attributes)
+        return view
 
     # ---- host nodes -------------------------------------------------------------------------------
 

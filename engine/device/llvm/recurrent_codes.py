@@ -5,6 +5,7 @@ instruction; the weights are bytes in pairs, widened as they are read.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphdoc.engine.device.llvm import math_float
@@ -17,7 +18,8 @@ Body = Callable[[Number, Value, list[Value]], list[Value]]
 """(where in the rows' memory, a vector of the state, carried values) → what is carried on."""
 
 
-class StateRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StateRows:
     """Rows of a state: how many, how many elements each has, and how far apart they lie."""
 
     count: Number

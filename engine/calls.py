@@ -8,7 +8,7 @@ import numpy as np
 
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.engine.interpreter import failure
-from graphdoc.engine.stage import HostNode, Known, Segment, Source, Stage
+from graphdoc.engine.parts import HostNode, Known, Segment, Source, Stage
 from graphdoc.engine.swift import short_way
 
 Env = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.direct import Kind
-from graphdoc.engine.stage import Known, Rest, Source, Stage
+from graphdoc.engine.parts import Known, Rest, Source, Stage
 
 Follow = Callable[[Stage, Rest, Mapping[str, Any]], Stage | None]
 

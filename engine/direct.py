@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.stage import Known, Segment, Stage
+from graphdoc.engine.parts import Known, Segment, Stage
 
 Kind = tuple[Any, tuple[int, ...]]
 """dtype and shape."""

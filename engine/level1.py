@@ -26,12 +26,7 @@ from graphdoc.engine.device.protocol import Device
 from graphdoc.engine.direct import Direct, direct
 from graphdoc.engine.interpreter import BodyRun, Feeds, Interpreter, Watch
 from graphdoc.engine.ops.table import TensorType, canonical_domain, find
-from graphdoc.engine.profile import Spent, spent
-from graphdoc.engine.program import Program
-from graphdoc.engine.scope import Occurrences
-from graphdoc.engine.sound import check
-from graphdoc.engine.stage import (
-    Builder,
+from graphdoc.engine.parts import (
     Hosted,
     HostNode,
     Known,
@@ -44,6 +39,11 @@ from graphdoc.engine.stage import (
     Visit,
     Wishes,
 )
+from graphdoc.engine.profile import Spent, spent
+from graphdoc.engine.program import Program
+from graphdoc.engine.scope import Occurrences
+from graphdoc.engine.sound import check
+from graphdoc.engine.stage import Builder
 from graphdoc.engine.weights import Weights
 
 Pass = Callable[[Program], Program]

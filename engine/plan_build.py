@@ -9,9 +9,9 @@ from graphdoc.engine.errors import ModelError
 from graphdoc.engine.level1 import Compiled
 from graphdoc.engine.lower import Site, constant, expressible
 from graphdoc.engine.ops.table import TensorType
+from graphdoc.engine.parts import HostNode, Known, Segment, Stage
 from graphdoc.engine.plan import Entry
 from graphdoc.engine.program import Buffer, Kind, Program, View, whole
-from graphdoc.engine.stage import HostNode, Known, Segment, Stage
 
 
 def prepared(model: ir.Model) -> Compiled:

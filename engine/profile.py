@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphdoc.engine.cost import operations, traffic
-from graphdoc.engine.stage import Segment
+from graphdoc.engine.parts import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,10 @@ which branch of an If) is put off; the run goes on from there with a stage of it
 finds.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -34,168 +32,31 @@ from graphdoc.engine.lower import (
 )
 from graphdoc.engine.lower_quantize import origin_of
 from graphdoc.engine.ops.table import ContainerType, Operator, TensorType, canonical_domain, find
-from graphdoc.engine.program import Buffer, Kind, Program, View, whole
+from graphdoc.engine.parts import (
+    Bind,
+    Computed,
+    Hosted,
+    HostNode,
+    Item,
+    Known,
+    Part,
+    Place,
+    Rest,
+    Segment,
+    Source,
+    Stage,
+    State,
+    Visit,
+    Wishes,
+    frees_of,
+)
+from graphdoc.engine.program import Buffer, Kind, Program, View
 from graphdoc.engine.scope import FUNCTION, MAIN, qualified
+from graphdoc.engine.stage_flow import joined
 from graphdoc.engine.weights import Weights, folded
 
 _UNKNOWN = TensorType()
 _STRINGS = np.dtype(object)
-_FOLLOWED = 1024
-"""Elements up to which inference sees the content of a constant."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A value that is the same in every run of these shapes; None stands for an omitted input.
-
-    shared: it follows from the weights alone, whatever the shapes.
-    """
-
-    value: Any
-    shared: bool = False
-
-    @property
-    def type(self) -> TensorType:
-        value = self.value
-        if not isinstance(value, np.ndarray):
-            return _UNKNOWN
-        return TensorType(value.dtype, value.shape, value if value.size <= _FOLLOWED else None)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Computed:
-    """A value of the program at a level."""
-
-    key: str
-    level: int
-    view: View
-
-    @property
-    def type(self) -> TensorType:
-        return TensorType(self.view.dtype, self.view.shape)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hosted:
-    """A value that lies among the run's arrays, there once the host nodes of its level have run.
-
-    settled: the type will not become better known (a sequence, an absent optional).
-    """
-
-    key: str
-    level: int
-    type: TensorType
-    settled: bool = False
-
-
-State: TypeAlias = Known | Computed | Hosted
-Place: TypeAlias = tuple[int, ir.Value]
-"""A value in one frame: the main graph, a branch, or one call of a function."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """A node to visit in a frame."""
-
-    node: Node
-    frame: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """A value that is another one's: an output of a branch or a function."""
-
-    target: Place
-    source: Place
-    key: str
-
-
-Item: TypeAlias = Visit | Bind
-Source: TypeAlias = Known | str
-"""What a host node reads: a constant, or an array of the run by its key."""
-
-
-@dataclass(slots=True)
-class Segment:
-    """A program whose inputs and outputs are named by the keys of the run's arrays."""
-
-    program: Program = field(default_factory=Program)
-    executable: Any = None
-
-    def take(self, key: str, known: TensorType) -> View:
-        """Return the view of an input, new or not."""
-        if key not in self.program.inputs:
-            shape = tuple(int(d) for d in known.shape or ())  # type: ignore[arg-type]
-            size = int(np.prod(shape, dtype=np.int64))
-            self.program.inputs[key] = whole(Buffer(key, np.dtype(known.dtype), size, Kind.INPUT), shape)
-        return self.program.inputs[key]
-
-    def give(self, key: str, view: View) -> None:
-        """Make a value an output."""
-        if key not in self.program.outputs:
-            buffer = Buffer(key, view.dtype, view.size, Kind.OUTPUT)
-            target = self.program.outputs[key] = whole(buffer, view.shape)
-            Site(self.program, key).copy(view, target)
-
-
-@dataclass(frozen=True, slots=True)
-class HostNode:
-    """A node that level 0 runs. captured: what its bodies read of the graphs around, by body."""
-
-    node: Node
-    inputs: tuple[Source, ...]
-    outputs: tuple[str, ...]
-    captured: Mapping[str, tuple[Source, ...]]
-
-
-Part: TypeAlias = Segment | HostNode
-
-
-@dataclass(slots=True)
-class Rest:
-    """What is left of a graph, and the states of what it reads.
-
-    parents: by frame, the one around it, -1 for none. asked: keys of what a run must tell before the rest can
-    be made, conditions: those whose content counts, not their type. fresh: nothing of the graph is done yet.
-    """
-
-    items: list[Item]
-    states: dict[Place, State]
-    parents: list[int]
-    asked: list[str] = field(default_factory=list)
-    conditions: frozenset[str] = frozenset()
-    fresh: bool = False
-
-
-@dataclass(slots=True)
-class Stage:
-    """Parts in the order they run. results: the sources of the graph's outputs, once all is done.
-
-    taps: the sources of tapped values that this stage computes, and whether they lie in a branch, body or
-    function. frees: by part, the keys no later one reads. notes: why nodes run on the host, by key.
-    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device.
-    """
-
-    parts: list[Part]
-    rest: Rest | None
-    results: tuple[Source | None, ...]
-    taps: dict[str, tuple[Source, bool]]
-    frees: list[list[str]] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
-    calls: list[Any] = field(default_factory=list)
-    next: OrderedDict[Any, "Stage"] = field(default_factory=OrderedDict)
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a run asks for besides the outputs.
-
-    taps: keys of values to return. given: by key, where a run finds the value to go on with in place of the
-    computed one.
-    """
-
-    taps: frozenset[str] = frozenset()
-    given: Mapping[str, "Hosted"] = field(default_factory=dict)
 
 
 class Builder:
@@ -232,6 +93,7 @@ class Builder:
         self.notes: dict[str, str] = {}
         self.drawing_put_off = False
         self.drawn = -1
+        self.turn = ""
 
     def build(self) -> Stage:
         """Visit what is to visit, and return the stage."""
@@ -242,13 +104,13 @@ class Builder:
                     self._put(place, qualified(self.body.scope, str(value.name)), self.states[place])
         for item in self.items:
             self._item(item)
-        outputs = [None if v is None else self._find(0, v) for v in self.body.outputs]
+        outputs = [None if v is None else self.find(0, v) for v in self.body.outputs]
         results = tuple(self._source(s) if s is not None else None for s in outputs)
         taps = {key: (self._source(state), nested) for key, (state, nested) in self.tapped.items()}
         rest = self._rest() if self.put_off else None
         parts = list(self._parts())
         stage = Stage(parts, rest, results, taps, notes=self.notes)
-        stage.frees = _frees(stage, self.states)
+        stage.frees = frees_of(stage, self.states)
         return stage
 
     def _parts(self) -> Iterator[Part]:
@@ -259,7 +121,7 @@ class Builder:
 
     # ---- states -----------------------------------------------------------------------------------
 
-    def _find(self, frame: int, value: ir.Value) -> State | None:
+    def find(self, frame: int, value: ir.Value) -> State | None:
         """Return the state of a value as a frame sees it, None when it is put off."""
         while frame >= 0:
             state = self.states.get((frame, value))
@@ -299,7 +161,7 @@ class Builder:
         places += [(0, value) for value in self.body.outputs if value is not None]
         asked = dict(self.asked)
         for frame, value in places:
-            state = self._find(frame, value)
+            state = self.find(frame, value)
             if state is None:
                 continue
             self._source(state)
@@ -315,16 +177,17 @@ class Builder:
 
     def _item(self, item: Item) -> None:
         if isinstance(item, Visit):
-            self._visit(item)
+            self.visit(item)
             return
-        state = self._find(*item.source)
+        state = self.find(*item.source)
         if state is None:
             self.put_off.append(item)
         else:
             self._put(item.target, item.key, state)
 
-    def _visit(self, item: Visit) -> None:
-        found = [self._find(*place) for place in self._reads(item)]
+    def visit(self, item: Visit) -> None:
+        """Make a node part of the stage, or put it off."""
+        found = [self.find(*place) for place in self._reads(item)]
         node = item.node
         if None in found:
             self._later(item)
@@ -337,7 +200,7 @@ class Builder:
             self._compute(item, self._inputs(item))
 
     def _inputs(self, item: Visit) -> list[State]:
-        states = (Known(None) if v is None else self._find(item.frame, v) for v in item.node.inputs)
+        states = (Known(None) if v is None else self.find(item.frame, v) for v in item.node.inputs)
         return [state for state in states if state is not None]
 
     def _later(self, item: Visit) -> None:
@@ -351,14 +214,16 @@ class Builder:
 
     def _call(self, item: Visit) -> None:
         body = item.node.bodies[FUNCTION]
-        frame = self._frame(-1, body)
+        frame = self.frame(-1, body)
         missing = [Known(None)] * (len(body.inputs) - len(item.node.inputs))
         for value, state in zip(body.inputs, [*self._inputs(item), *missing], strict=False):
             self._put((frame, value), qualified(body.scope, str(value.name)), state)
         self._enter(item, body, frame)
 
     def _branch(self, item: Visit) -> None:
-        condition = self._find(item.frame, item.node.inputs[0])  # type: ignore[arg-type]
+        condition = self.find(item.frame, item.node.inputs[0])  # type: ignore[arg-type]
+        if condition is not None and joined(self, item, [condition]):
+            return
         if isinstance(condition, Computed | Hosted):
             self.asked[condition.key] = None
             self.conditions.add(condition.key)
@@ -367,9 +232,10 @@ class Builder:
             return
         chosen = "then_branch" if bool(np.reshape(condition.value, ())) else "else_branch"
         body = item.node.bodies[chosen]
-        self._enter(item, body, self._frame(item.frame, body))
+        self._enter(item, body, self.frame(item.frame, body))
 
-    def _frame(self, parent: int, body: Body) -> int:
+    def frame(self, parent: int, body: Body) -> int:
+        """Return a new frame, in which the constants of a body are known."""
         self.parents.append(parent)
         frame = len(self.parents) - 1
         for value, array in body.constants.items():
@@ -378,13 +244,15 @@ class Builder:
 
     def _enter(self, item: Visit, body: Body, frame: int) -> None:
         for node in body.steps:
-            self._visit(Visit(node, frame))
+            self.visit(Visit(node, frame))
         for target, source, key in zip(item.node.outputs, body.outputs, item.node.keys, strict=False):
             if source is not None:
                 self._item(Bind((item.frame, target), (frame, source), key))
 
     def _compute(self, item: Visit, inputs: list[State]) -> None:
         node, row = item.node, self._row(item.node)
+        if node.bodies and joined(self, item, inputs):
+            return
         draws = _draws(row, node)
         constants = [s for s in inputs if isinstance(s, Known)]
         if len(constants) == len(inputs) and not draws:
@@ -394,11 +262,11 @@ class Builder:
             if results is not None:
                 if node.node.op_type == "DequantizeLinear" and values[0].dtype in (I8, U8):
                     self.dequantised[id(results[0])] = (results[0], values, node.run.keywords)
-                self._outputs(item, [Known(value, shared) for value in results])
+                self.outputs(item, [Known(value, shared) for value in results])
                 return
         types = _inferred(row, node, inputs)
         if types and not draws and all(known.value is not None for known in types):
-            self._outputs(item, [Known(known.value) for known in types])
+            self.outputs(item, [Known(known.value) for known in types])
             return
         lowered = None if row is None else find_lowering(row.domain, row.name, row.since)
         if lowered is not None:
@@ -412,7 +280,8 @@ class Builder:
         else:
             self._host(item, inputs, types, draws)
 
-    def _outputs(self, item: Visit, states: Sequence[State]) -> None:
+    def outputs(self, item: Visit, states: Sequence[State]) -> None:
+        """Note the states of a node's outputs."""
         for value, key, state in zip(item.node.outputs, item.node.keys, states, strict=False):
             self._put((item.frame, value), key, state)
 
@@ -470,17 +339,29 @@ class Builder:
             self.notes[name] = f"{type(error).__name__}: {error}"
         else:
             states = [self._result(node, k, level, v) for k, v in zip(node.keys, results, strict=False)]
-            self._outputs(item, states)
+            self.outputs(item, states)
             return True
         del segment.program.steps[mark:]
         return False
+
+    def segment(self, level: int) -> Segment:
+        """Return the program at a level."""
+        return self.segments.setdefault(level, Segment())
+
+    def site(self, level: int, node: Node) -> Site:
+        """Return where steps on behalf of a node join the program at a level."""
+        return Site(self.segment(level).program, node.node.name or node.keys[0])
+
+    def view(self, level: int, state: State) -> View:
+        """Return a value as the program at a level sees it."""
+        return self._view(self.segment(level), level, state)
 
     def _result(self, node: Node, key: str, level: int, view: View | Named) -> State:
         if isinstance(view, Named):
             return self._named(node, key or f"#{len(self.states)}", level, view)
         if view.buffer.kind is Kind.CONSTANT:
             return Known(content(view))
-        return Computed(key or f"#{len(self.states)}", level, view)
+        return Computed((key or f"#{len(self.states)}") + self.turn, level, view)
 
     def _named(self, node: Node, key: str, level: int, found: Named) -> State:
         """Return the state of strings whose places in a table the program gives."""
@@ -515,7 +396,7 @@ class Builder:
     def _host(self, item: Visit, inputs: list[State], types: Sequence[TensorType], draws: bool) -> None:
         node = item.node
         captured = {
-            name: [s for v in body.captured if (s := self._find(item.frame, v)) is not None]
+            name: [s for v in body.captured if (s := self.find(item.frame, v)) is not None]
             for name, body in node.bodies.items()
         }
         reads = [*inputs, *(s for states in captured.values() for s in states)]
@@ -534,7 +415,7 @@ class Builder:
         states = [
             Hosted(k, level, t, isinstance(t, ContainerType)) for k, t in zip(keys, padded, strict=False)
         ]
-        self._outputs(item, states)
+        self.outputs(item, states)
 
 
 def _site(program: Program, name: str, node: Node, row: Operator, coded: bool) -> Site:
@@ -588,26 +469,3 @@ def _check(node: Node, results: Sequence[Any], types: Sequence[TensorType]) -> N
         dtype, shape = (_STRINGS, result.places.shape) if named else (result.dtype, result.shape)
         if sized(known) and (dtype, shape) != (known.dtype, known.shape):
             raise NotLowered(f"{dtype}{shape} where {known.dtype}{known.shape} is inferred")
-
-
-def _frees(stage: Stage, states: Mapping[Place, State]) -> list[list[str]]:
-    """Return, by part, the keys of arrays that nothing reads after it."""
-    kept = {s for s in (*stage.results, *(source for source, _ in stage.taps.values())) if isinstance(s, str)}
-    if stage.rest is not None:
-        kept |= {s.key for s in stage.rest.states.values() if not isinstance(s, Known)}
-    last: dict[str, int] = {}
-    for position, part in enumerate(stage.parts):
-        for key in _touched(part):
-            last[key] = position
-    frees: list[list[str]] = [[] for _ in stage.parts]
-    for key, position in last.items():
-        if key not in kept:
-            frees[position].append(key)
-    return frees
-
-
-def _touched(part: Part) -> Iterable[str]:
-    if isinstance(part, Segment):
-        return (*part.program.inputs, *part.program.outputs)
-    sources = (*part.inputs, *(s for states in part.captured.values() for s in states))
-    return (*(s for s in sources if isinstance(s, str)), *part.outputs)

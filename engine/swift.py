@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from graphdoc.engine.ops.table import canonical_domain
-from graphdoc.engine.stage import HostNode, Known
+from graphdoc.engine.parts import HostNode, Known
 
 Short = Callable[..., Any]
 

@@ -10,9 +10,9 @@ from onnx import helper
 from graphdoc.api import Model, resolve_inputs
 from graphdoc.compare.target import Target
 from graphdoc.engine.errors import InputError, UsageError
+from graphdoc.engine.parts import Stage
 from graphdoc.engine.plan import Entry, Plan, Types, build
 from graphdoc.engine.plan_build import prepared
-from graphdoc.engine.stage import Stage
 from graphdoc.surgeon.model import open_source
 from graphdoc.surgeon.simplify import simplify as simplified
 

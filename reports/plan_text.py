@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphdoc.engine.memory import plan as place
+from graphdoc.engine.parts import HostNode, Segment, Stage
 from graphdoc.engine.plan import Entry, Plan
 from graphdoc.engine.program import Kind, Program, Step
-from graphdoc.engine.stage import HostNode, Segment, Stage
 from graphdoc.reports import words
 
 SCHEMA = "graphdoc-plan/1"

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.level1 import Compiled
-from graphdoc.engine.stage import HostNode, Segment, Stage
+from graphdoc.engine.parts import HostNode, Segment, Stage
 from tests.engine import single
 
 EPS = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1.2e-7, "float64": 2.3e-16}

@@ -14,9 +14,9 @@ from graphdoc.engine.errors import InputError, RunnerError, UnsupportedOperatorE
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter, Watch
 from graphdoc.engine.level1 import Compiled, compiled
+from graphdoc.engine.parts import HostNode, Segment
 from graphdoc.engine.program import Kind
 from graphdoc.engine.scope import Occurrences
-from graphdoc.engine.stage import HostNode, Segment
 from tests.engine.lowered import assert_same, hosts, segments, specs
 
 F = np.float32

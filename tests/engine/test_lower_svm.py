@@ -11,7 +11,7 @@ from graphdoc.engine.device.cpu import CpuDevice
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.level1 import Compiled
-from graphdoc.engine.stage import Segment
+from graphdoc.engine.parts import Segment
 from tests.engine import single
 from tests.engine.lowered import assert_same, check, noise
 

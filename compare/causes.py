@@ -17,9 +17,9 @@ HALF_MAX = 65504.0
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A wrong layer: its operator, dtypes, figures, and the runner of the side farther from float64."""
+    """A wrong layer: its operators, dtypes, figures, and the runner of the side farther from float64."""
 
-    op: str
+    ops: tuple[str, ...]
     dtype_b: str
     metrics: Metrics | None
     farther: str
@@ -27,7 +27,7 @@ class Suspect:
 
 def explain(suspect: Suspect) -> str:
     """Return the cause in one sentence, "" when none is known."""
-    if suspect.op in EIGHT_BIT and suspect.farther == "ort" and "VNNI" not in cpu():
+    if EIGHT_BIT.intersection(suspect.ops) and suspect.farther == "ort" and "VNNI" not in cpu():
         return (
             "ONNX Runtime adds pairs of uint8 × int8 products in 16 bits on CPUs without VNNI, and they "
             "saturate; quantise weights to 7 bits (reduce_range) or run on a CPU with VNNI"

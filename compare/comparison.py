@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.compare.bridges import AGAIN
 from graphdoc.compare.causes import Suspect, explain
 from graphdoc.compare.changes import Changes
 from graphdoc.compare.environment import environment, memory_available
 from graphdoc.compare.examine import MOST, Scene, examine, measure_noise
 from graphdoc.compare.feeds import feeds_for
-from graphdoc.compare.findings import Finding, Measured, Progress, measure_all
+from graphdoc.compare.findings import Finding, Measured, Observe, Progress, measure_all
 from graphdoc.compare.gallery import Gallery
 from graphdoc.compare.hashing import hash_value
 from graphdoc.compare.inputs import Inputs
@@ -25,7 +26,8 @@ from graphdoc.compare.pairing import paired
 from graphdoc.compare.ranking import PASSES, OwnErrors
 from graphdoc.compare.ranking_words import ranked, with_ranking
 from graphdoc.compare.result import Comparison, InputInfo, Latency, Layer, Limit, Side, Skip, Status
-from graphdoc.compare.runner import Runner, RunnerOptions, Values, open_runner
+from graphdoc.compare.rounding import Rounding
+from graphdoc.compare.runner import Run, Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.tolerances import Described, Rule, find, unmatched
 from graphdoc.compare.wording import Case, verdict
@@ -117,7 +119,7 @@ def compare(
     Raises UsageError (unknown runner), RunnerError (a runner is missing or fails), NothingComparedError.
     """
     pairs = paired(ref, test)
-    test = pairs.test
+    ref, test = pairs.ref, pairs.test
     settings = RunnerOptions(options.threads, options.seed, options.latency)
     chosen = choose(ref, test, options.taps)
     measured_points = chosen if options.tolerance and not options.rank else choose(ref, test, ("all",))
@@ -130,7 +132,7 @@ def compare(
         fed = inputs()
         feeds = (fed.feeds, feeds_for(fed.feeds, ref, test))
         feeding = test.feeding({point.key for point in measured_points})
-        measured = _measure(a, b, feeds, measured_points, ref, options, feeding, progress, errors)
+        measured = _measure(a, b, feeds, measured_points, ref, test, options, feeding, progress, errors)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
         judged, evidence = _judge(scene, measured.findings, options)
         sides = (
@@ -142,7 +144,8 @@ def compare(
     evidence.changes = _changes(rows, ref, test)
     evidence.remarks += [pairs.remark] if pairs.remark else []
     evidence.remarks += _stripped(ref, test)
-    result = _result(rows, evidence, sides, fed, options, _unpaired(ref, test))
+    alone = _alone(ref, test)
+    result = _result(rows, evidence, sides, fed, options, alone)
     if errors is None:
         return result
     found = ranked(ref, fed.feeds, errors, measured.findings, passes=options.passes, budget=_budget(options))
@@ -200,18 +203,26 @@ def _matches(point: Point, taps: Iterable[str]) -> bool:
     )
 
 
-def _unpaired(ref: Target, test: Target) -> list[Skip]:
-    """Return the values that only one of two different models has."""
-    if test is ref:
-        return []
-    return [*_only("A", ref, test), *_only("B", test, ref)]
+def _alone(ref: Target, test: Target) -> dict[str, list[Point]]:
+    """Return, for A and for B, the values that only it has of two different models.
+
+    Codes that are compared as what they stand for have their partner.
+    """
+    keys_a, keys_b = ({point.key for point in target.points} for target in (ref, test))
+    bridged = {key for key in keys_a | keys_b if key.endswith(AGAIN)}
+    bridged |= {key.removesuffix(AGAIN) for key in bridged}
+    return {
+        "A": [p for p in ref.points if p.key not in keys_b | bridged],
+        "B": [p for p in test.points if p.key not in keys_a | bridged],
+    }
 
 
-def _only(label: str, one: Target, other: Target) -> Iterator[Skip]:
-    known = {point.key for point in other.points}
-    for point in one.points:
-        if point.key not in known:
-            yield Skip(value=point.key, reason=f"only {label} has a value of this name")
+def _skips(alone: Mapping[str, Sequence[Point]]) -> list[Skip]:
+    return [
+        Skip(value=point.key, reason=f"only {label} has a value of this name")
+        for label, points in alone.items()
+        for point in points
+    ]
 
 
 def _budget(options: Options) -> int:
@@ -224,6 +235,7 @@ def _measure(
     feeds: tuple[Mapping[str, Any], Mapping[str, Any]],
     points: Sequence[Point],
     ref: Target,
+    test: Target,
     options: Options,
     feeding: Mapping[str, Feeding],
     progress: Progress | None,
@@ -243,9 +255,21 @@ def _measure(
         tolerance=options.tolerance,
         feeding=feeding,
         progress=progress,
-        observe=Gallery(options.given_limit).observe if options.pictures else None,
+        observe=_observers(options, Rounding(ref, test, feeding, feeds[0]) if test is not ref else None),
         collect=errors.note if errors else None,
     )
+
+
+def _observers(options: Options, rounding: Rounding | None) -> Observe | None:
+    """Return what looks at the values of each group."""
+    found: list[Observe] = [rounding.observe] if rounding is not None and rounding.is_needed else []
+    found += [Gallery(options.given_limit).observe] if options.pictures else []
+
+    def observe(findings: Sequence[Finding], run_a: Run, run_b: Run) -> None:
+        for each in found:
+            each(findings, run_a, run_b)
+
+    return observe if found else None
 
 
 def _untouched(
@@ -347,10 +371,11 @@ def _result(
     sides: tuple[Side, Side],
     inputs: Inputs,
     options: Options,
-    unpaired: list[Skip],
+    alone: Mapping[str, Sequence[Point]],
 ) -> Comparison:
     rows = [(f, j) for f, j in found if not f.absent]
-    skipped = [Skip(value=f.point.key, reason=f.absent) for f, _ in found if f.absent] + unpaired
+    absent = [Skip(value=f.point.key, reason=f.absent) for f, _ in found if f.absent]
+    skipped = absent + _skips(alone)
     index = {f.point.key: i for i, (f, _) in enumerate(rows)}
     runners = (sides[0].runner, sides[1].runner)
     layers = tuple(_layer(f, j, index, evidence, runners) for f, j in rows)
@@ -360,12 +385,13 @@ def _result(
         layers,
         sides[0],
         sides[1],
-        skipped,
+        absent,
         len(inputs.feeds),
         inputs.seed,
         command,
         model,
         options.suspect or model,
+        {label: _operators(points) for label, points in alone.items()},
     )
     return Comparison(
         verdict=verdict(case),
@@ -381,6 +407,12 @@ def _result(
     )
 
 
+def _operators(points: Sequence[Point]) -> tuple[str, ...]:
+    """Return the operators of the nodes that compute some values."""
+    nodes = dict.fromkeys((point.scope, point.op, point.inputs) for point in points)
+    return tuple(op for _, op, _ in nodes)
+
+
 def _layer(
     finding: Finding,
     judged: Judgement,
@@ -393,9 +425,10 @@ def _layer(
     dtype = finding.dtype if finding.dtype in ("", finding.dtype_b) else f"{finding.dtype}/{finding.dtype_b}"
     notes = [judged.note]
     if judged.status in (Status.OWN, Status.NAN):
-        notes += [evidence.changes.get(point.key, ""), *finding.notes]
+        changed = "" if finding.coarse else evidence.changes.get(point.key, "")
+        notes += [changed, *finding.notes]
         farther = "" if truth_a is None or truth_b is None else runners[truth_b > truth_a]
-        notes.append(explain(Suspect(point.op, finding.dtype_b, finding.metrics, farther)))
+        notes.append(explain(Suspect((point.op, *finding.ops), finding.dtype_b, finding.metrics, farther)))
     if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:
         notes.append(f"A is {finding.dtype}, B {finding.dtype_b}")
     return Layer(
@@ -423,6 +456,7 @@ def _layer(
         inputs=tuple(sorted({index[name] for name in point.inputs if name in index})),
         note="; ".join(note for note in notes if note),
         picture=finding.picture,
+        step=finding.step,
     )
 
 

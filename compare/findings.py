@@ -33,7 +33,9 @@ class Finding:
 
     metrics: B against A as run; None with ``mismatch`` (why they cannot be held side by side) or ``absent``
     (why there is no value). own, own_metrics: B on A's inputs against A. inherited: B as run against B on
-    A's inputs. notes: what else there is to know when it is wrong. picture: what to draw of it.
+    A's inputs. step: distance of two codes, of a value that B quantises. coarse: B computes it from codes,
+    by these ops.
+    notes: what else there is to know when it is wrong. picture: what to draw of it.
     """
 
     point: Point
@@ -51,6 +53,9 @@ class Finding:
     absent: str = ""
     time_a: float | None = None
     time_b: float | None = None
+    step: float | None = None
+    coarse: bool = False
+    ops: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     picture: Picture | None = None
 

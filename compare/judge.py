@@ -140,7 +140,9 @@ def _judge(
     if inside and not (given or told) and "float" in finding.dtype:
         own_limit = total_limit(own_limit, inside)
     rms = finding.metrics.rms_a if finding.metrics else 0.0
-    coarse = finding.point.op in QUANTISING | INNER_QUANTISING or any(b.coarse for b in before)
+    coarse = (
+        finding.coarse or finding.point.op in QUANTISING | INNER_QUANTISING or any(b.coarse for b in before)
+    )
     carried = _carried(finding.point.op, rms, [(b.rms, b.reach) for b in before])
     reach = _reach(finding, own_limit, carried if coarse else min(carried, _most(finding)))
     noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])

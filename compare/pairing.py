@@ -5,13 +5,16 @@ are aligned by structure (surgeon/align.py), and B is given A's names, so that a
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 
+from graphdoc.compare.bridges import REAL, Bridge, Decode, Decoder, Permute, insert, permutation
 from graphdoc.compare.target import Target, first_output, is_constant, own_constants
+from graphdoc.engine.infer import Facts
 from graphdoc.engine.scope import MAIN, enter, qualified
 from graphdoc.surgeon.align import align
+from graphdoc.surgeon.align_pairs import Shape
 from graphdoc.surgeon.model import Source
 
 SHARED = 0.9
@@ -20,57 +23,210 @@ SHARED = 0.9
 CONFIDENCE = 0.5
 """Pairs below it are guesses: they would show differences that are none."""
 
+MEANINGFUL = 0.75
+"""From this share of equal names that structure pairs with one another on, equal names mean the same."""
+
+FEWEST_NAMES = 8
+
 MARK = "·B"
 """Ends the name of a value that only B has, where A has another one of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """B under A's names. remark: how values were paired, "" when by the names of the files."""
+    """Both models under the names of A. remark: how values were paired, "" when by the names of the files."""
 
+    ref: Target
     test: Target
     remark: str = ""
 
 
 def paired(ref: Target, test: Target) -> Paired:
-    """Return B with the names of A, aligned by structure where the two share too few names."""
-    if test is ref:
-        return Paired(test)
-    names_a, names_b = ({point.key for point in target.points} for target in (ref, test))
-    shared = len(names_a & names_b) / max(1, min(len(names_a), len(names_b)))
-    if shared >= SHARED:
-        return Paired(test)
-    pairs = _pairs(ref, test, names_a, names_b)
-    if not pairs:
-        return Paired(test)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(test.proto)
-    taken = set(_all_names(ref.proto.graph))
-    _rename(proto.graph, MAIN, {}, _Names(pairs, taken, set(_fixed_names(proto.graph))))
-    source = Source(test.source.path, test.source.name, proto=proto)
-    text = f"names differ: {len(pairs)} of {len(names_a)} values of A were paired with B's by structure"
-    return Paired(Target(source), text)
+    """Return both with the names of A, aligned by structure where the two share too few names.
 
-
-def _pairs(ref: Target, test: Target, names_a: set[str], names_b: set[str]) -> dict[str, str]:
-    """Return B's tap name → A's name in its graph.
-
-    Outputs that found no partner go by position where their numbers agree.
+    Values that one side holds as codes, or B in another layout, become A's real values (bridges.py).
     """
-    found = {
-        pair.b_name: str(pair.a.name)
-        for pair in align(ref.model, test.model).values
-        if pair.form == "same"
-        and pair.confidence >= CONFIDENCE
-        and pair.a_name in names_a
-        and pair.b_name in names_b
+    if test is ref:
+        return Paired(ref, test)
+    names_a, names_b = ({point.key for point in target.points} for target in (ref, test))
+    coded = dict([*named_codes(ref, names_a, names_b), *cut_by_codes(ref, test)])
+    shared = (len(names_a & names_b) + len(coded)) / max(1, min(len(names_a), len(names_b)))
+    by_name = shared >= SHARED
+    found = Partners() if by_name else _aligned(ref, test, names_a, names_b)
+    partners = _bridged(found, coded, ref, test)
+    if not partners.names:
+        return Paired(ref, test)
+    remark = _remark(partners, len(names_a), by_name=by_name)
+    return Paired(_with_bridges(ref, partners.in_a), _renamed(ref, test, partners, by_name=by_name), remark)
+
+
+def _with_bridges(target: Target, bridges: Mapping[str, Bridge]) -> Target:
+    if not bridges:
+        return target
+    proto = _copy(target)
+    insert(proto, bridges)
+    return Target(Source(target.source.path, target.source.name, proto=proto))
+
+
+def _renamed(ref: Target, test: Target, partners: "Partners", *, by_name: bool) -> Target:
+    """Return B with its bridges, under A's names; where names decide, equal names stay."""
+    proto = _copy(test)
+    stale = {name for pair in partners.names.items() for name in pair}
+    kept = [value for value in proto.graph.value_info if value.name not in stale]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+    insert(proto, partners.in_b)
+    pairs = {
+        (f"{b}{REAL}" if b in partners.in_b else b): (f"{a}{REAL}" if a in partners.in_a else a)
+        for b, a in partners.names.items()
     }
-    if found and len(ref.outputs) == len(test.outputs):
-        taken = set(found.values())
-        for a, b in zip(ref.outputs, test.outputs, strict=True):
-            if b not in found and a not in taken and a in names_a and b in names_b:
-                found[b] = a
+    taken = set(pairs.values()) if by_name else set(_all_names(ref.proto.graph))
+    _rename(proto.graph, MAIN, {}, _Names(pairs, taken, set(_fixed_names(proto.graph))))
+    return Target(Source(test.source.path, test.source.name, proto=proto))
+
+
+def _copy(target: Target) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(target.proto)
+    return proto
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Who stands for whom.
+
+    names: B's tap name → A's name in its graph. in_a, in_b: bridges of that side, by its own name.
+    coded: names of B's values of which one side holds codes and the other real numbers.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    in_a: dict[str, Bridge] = field(default_factory=dict)
+    in_b: dict[str, Bridge] = field(default_factory=dict)
+    coded: set[str] = field(default_factory=set)
+
+
+def _aligned(ref: Target, test: Target, names_a: set[str], names_b: set[str]) -> Partners:
+    """Return the partners by structure.
+
+    Outputs that found none go by position where their numbers agree.
+    """
+    found = Partners()
+    facts = Facts(ref.model), Facts(test.model)
+    for pair in align(ref.model, test.model).values:
+        known = pair.a_name in names_a and pair.b_name in names_b
+        if not known or pair.confidence < CONFIDENCE:
+            continue
+        if pair.form == "layout":
+            order = _order(*(side.of(v).shape for side, v in zip(facts, (pair.a, pair.b), strict=True)))
+            if order is None or pair.b_name != pair.b.name:
+                continue
+            found.in_b[pair.b_name] = Permute(order)
+        if pair.form == "codes":
+            found.coded.add(pair.b_name)
+        found.names[pair.b_name] = str(pair.a.name)
+    _trust_names(found, names_a & names_b)
+    _pair_outputs(found.names, ref, test, names_a, names_b)
     return found
+
+
+def _trust_names(found: Partners, shared: set[str]) -> None:
+    """Pair what has the same name, where structure says for most names that they mean the same."""
+    told = {name: found.names[name] == name for name in shared & found.names.keys()}
+    if sum(told.values()) < FEWEST_NAMES or sum(told.values()) < MEANINGFUL * len(told):
+        return
+    for name in [b for b, a in found.names.items() if (a in shared or b in shared) and a != b]:
+        del found.names[name]
+        found.in_b.pop(name, None)
+        found.coded.discard(name)
+    found.names.update((name, name) for name in shared)
+
+
+def _order(a: Shape, b: Shape) -> tuple[int, ...] | None:
+    return None if a is None or b is None else permutation(a, b)
+
+
+def _pair_outputs(
+    names: dict[str, str], ref: Target, test: Target, names_a: set[str], names_b: set[str]
+) -> None:
+    if not names or len(ref.outputs) != len(test.outputs):
+        return
+    taken = set(names.values())
+    for a, b in zip(ref.outputs, test.outputs, strict=True):
+        if b not in names and a not in taken and a in names_a and b in names_b:
+            names[b] = a
+
+
+CODED = "_quantized"
+"""Ends the name that quantisation tools give to the codes of a value."""
+
+FUSED = frozenset({"Relu", "Clip"})
+"""Operators that the range of the codes does the work of."""
+
+
+def named_codes(ref: Target, names_a: set[str], names_b: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield B's codes and A's value of the same name.
+
+    A Relu or Clip that only A has stands behind a layer whose codes end where it cuts: they are its result.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in ref.proto.graph.node:
+        for name in dict.fromkeys(node.input):
+            readers.setdefault(name, []).append(node)
+    for name in sorted(names_b):
+        stem = name.removesuffix(CODED)
+        if stem == name or stem not in names_a or stem in names_b:
+            continue
+        after = readers.get(stem, [])
+        result = after[0].output[0] if len(after) == 1 and after[0].op_type in FUSED else ""
+        is_fused = result and not names_b & {result, f"{result}{CODED}"}
+        yield name, result if is_fused else stem
+
+
+def cut_by_codes(ref: Target, test: Target) -> Iterator[tuple[str, str]]:
+    """Yield B's codes and A's Relu or Clip of that name, where the range of the codes does its work in B."""
+    kinds = {name: node.op_type for node in ref.proto.graph.node for name in node.output[:1]}
+    makers = {name: node.op_type for node in test.proto.graph.node for name in node.output[:1]}
+    for node in test.proto.graph.node:
+        name = node.input[0] if node.input else ""
+        quantised = node.op_type == "QuantizeLinear" and name in makers
+        if quantised and kinds.get(name) in FUSED and makers[name] not in FUSED:
+            yield node.output[0], name
+
+
+def _bridged(found: Partners, coded: Mapping[str, str], ref: Target, test: Target) -> Partners:
+    """Return all partners with the bridges between codes and real numbers.
+
+    Names of codes say more than structure does. Codes whose scale is not known have no partner.
+    """
+    taken = set(coded.values())
+    names = {b: a for b, a in found.names.items() if b not in coded and a not in taken} | dict(coded)
+    result = Partners(names, dict(found.in_a), {b: way for b, way in found.in_b.items() if b in names})
+    in_a, in_b = Decoder(ref), Decoder(test)
+    for b in sorted((found.coded | coded.keys()) & names.keys()):
+        a = names[b]
+        if in_b.is_codes(b) == in_a.is_codes(a):
+            continue
+        bridge = in_b.bridge(b) if in_b.is_codes(b) else in_a.bridge(a)
+        if bridge is None:
+            del names[b]
+        elif in_b.is_codes(b):
+            result.in_b[b] = bridge
+        else:
+            result.in_a[a] = bridge
+    return result
+
+
+def _remark(partners: Partners, total: int, *, by_name: bool) -> str:
+    """Say how values were paired, and in what form B holds them."""
+    text = f"names differ: {len(partners.names)} of {total} values of A were paired with B's by structure"
+    parts = [] if by_name else [text]
+    for side, bridges in (("A", partners.in_a), ("B", partners.in_b)):
+        codes = sum(isinstance(bridge, Decode) for bridge in bridges.values())
+        if codes:
+            parts.append(f"{side} holds {codes} of them as codes: compared is what these stand for")
+        if len(bridges) > codes:
+            parts.append(f"{side} holds {len(bridges) - codes} in another layout: compared is A's")
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

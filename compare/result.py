@@ -50,6 +50,7 @@ class Kind(StrEnum):
     RANDOM = "random"
     TIES = "ties"
     REMARK = "remark"
+    UNSURE = "unsure"
     AGREES = "agrees"
 
 
@@ -119,6 +120,7 @@ class Layer:
     part in the sum of squares of all of them, 0..1, 0 for a layer that only passes on what others rounded;
     None where layers were not ranked, or this one could not be.
     inputs: indices of the layers that feed this one. picture: what to draw of it; a few layers have one.
+    step: distance between two codes (RMS over channels) of a value that B quantises, else None.
     """
 
     index: int
@@ -147,11 +149,19 @@ class Layer:
     inputs: tuple[int, ...] = ()
     note: str = ""
     picture: Picture | None = None
+    step: float | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether this layer counts as equal."""
         return self.status in (Status.AGREES, Status.REMARK)
+
+    @property
+    def own_steps(self) -> float | None:
+        """Own error (RMS) in steps of the layer's quantisation; None for a layer without, or not measured."""
+        if not self.step or self.own_error is None or self.metrics is None:
+            return None
+        return self.own_error * self.metrics.rms_a / self.step
 
     @property
     def of_limit(self) -> float | None:

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphdoc.compare.causes import HALF_MAX
 from graphdoc.compare.judge import UNSURE, is_wrong
@@ -12,6 +12,12 @@ from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
 
 HIDDEN = 0.1
 """A layer hides an error if less than this share of it comes out."""
+
+STEPS = "steps of codes"
+"""Stands in the reason of limits that count them (rounding.py)."""
+
+CUT = "which its codes can hold"
+"""Stands in the note of a layer that reads values which were cut off."""
 
 CLOSER = 3.0
 """One side is called closer to float64 only if its distance is smaller by this factor."""
@@ -22,7 +28,8 @@ class Case:
     """What the verdict is worded from.
 
     command: of this comparison without options for output. model, suspect: the reference and the test as they
-    were typed, for the next steps.
+    were typed, for the next steps. skipped: values that were not compared although both sides have them.
+    alone: operators of the values that only A has, and that only B has.
     """
 
     layers: Sequence[Layer]
@@ -34,6 +41,7 @@ class Case:
     command: str
     model: str
     suspect: str
+    alone: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def verdict(case: Case) -> Verdict:
@@ -67,6 +75,8 @@ def classify(layers: Sequence[Layer]) -> tuple[Kind, Layer | None]:
         return Kind.RANDOM, random
     if tied := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("ties")), None):
         return Kind.TIES, tied
+    if unsure := next((x for x in layers if x.is_output and x.note.startswith(UNSURE)), None):
+        return Kind.UNSURE, unsure
     return Kind.AGREES, None
 
 
@@ -152,6 +162,8 @@ def _say_ill(case: Case, first: Layer | None) -> str:
 def _say_own(case: Case, first: Layer | None) -> str:
     wrong = {"A": "B is wrong", "B": "A is wrong", "": ""}[closer(first) if first else ""]
     blame = f"; {wrong}, by this layer's own error" if wrong else "; by this layer's own error"
+    if first is not None and CUT in first.note:
+        blame += ": values lie outside the range of their codes"
     return _from(case, first) + blame
 
 
@@ -176,11 +188,18 @@ def _say_remark(case: Case, first: Layer | None) -> str:
     return f"the outputs agree. {_count(count, 'layer')} inside {_verb(count, 'do')} not{tail}"
 
 
+def _say_unsure(case: Case, first: Layer | None) -> str:
+    at = f"the output {_at(first)} by {number(first.error)}" if first else "the outputs"
+    return f"as far as can be judged: no layer is wrong by itself; rounding on the way moves {at}"
+
+
 def _say_agrees(case: Case, first: Layer | None) -> str:
     compared = _compared(case)
     agreeing = sum(x.status is Status.AGREES for x in compared)
     dtype = _dtypes(compared)
     how = f"within {dtype} rounding" if dtype else "exactly"
+    if any(map(_is_coded, compared)):
+        how += " and the steps of their codes"
     given = [x.limit is not None and x.limit.reason.startswith("given") for x in compared]
     if all(given):
         how = "within the given tolerance"
@@ -191,6 +210,11 @@ def _say_agrees(case: Case, first: Layer | None) -> str:
     if near.of_limit:
         text += f"; the closest to its limit is {_at(near)} at {number(near.of_limit)} of it"
     return text
+
+
+def _is_coded(layer: Layer) -> bool:
+    """Whether a layer's limit counts the steps of codes."""
+    return layer.own_limit is not None and STEPS in layer.own_limit.reason
 
 
 def _hider(layers: Sequence[Layer], first: Layer | None) -> Layer | None:
@@ -257,7 +281,7 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
             f"   (inherited {number(first.inherited_error)})" if first.inherited_error is not None else ""
         )
         limit = f"{times(first.of_limit)} its limit of {number(first.own_limit.value)}"
-        yield "own", f"{number(first.own_error)}, {limit}{inherited}"
+        yield "own", f"{number(first.own_error)}{_in_steps(first)}, {limit}{inherited}"
     elif first.error is not None and first.limit is not None:
         yield "error", f"{number(first.error)}, limit {number(first.limit.value)}"
     if first.own_limit is not None and first.own_limit.value > 0:
@@ -270,6 +294,14 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
         yield "hidden", f"the outputs agree: {_at(hider)} hides it again on this input"
     yield "layers", _facts_counts(case)
     yield from _facts_coverage(case)
+
+
+def _in_steps(layer: Layer) -> str:
+    """Return an own error in steps of the layer's codes: " (0.29 of a step)"."""
+    steps = layer.own_steps
+    if steps is None:
+        return ""
+    return f" ({number(steps)} of a step)" if steps < 1 else f" ({number(steps)} steps)"
 
 
 def _facts_why(first: Layer) -> Facts:
@@ -316,10 +348,23 @@ def _facts_coverage(case: Case) -> Facts:
         reason, count = reasons.most_common(1)[0]
         others = f", and {group(len(case.skipped) - count)} for other reasons" if len(reasons) > 1 else ""
         yield "skipped", f"{_count(count, 'value')}: {reason}{others}"
+    for label, operators in case.alone.items():
+        if operators:
+            yield f"only {label}", f"{_count(len(operators), 'layer')}: {_tally(operators)}"
     for side in (case.a, case.b):
         if side.fallbacks:
             yield "fallback", f"{side.label} uses another implementation for {'; '.join(side.fallbacks)}"
 
+
+def _tally(words: Sequence[str]) -> str:
+    """Return the commonest words with their counts: 52 QuantizeLinear, 8 Add, 3 more kinds."""
+    counts = sorted(Counter(words).items(), key=lambda row: (-row[1], row[0]))
+    rest = len(counts) - MOST_KINDS
+    more = f", {rest} more kind{'s' if rest > 1 else ''}" if rest > 0 else ""
+    return ", ".join(f"{group(count)} {word}" for word, count in counts[:MOST_KINDS]) + more
+
+
+MOST_KINDS = 4
 
 _HEADS: Mapping[Kind, tuple[str, str, int]] = {
     Kind.NOTHING: ("–", "nothing was compared", 5),
@@ -331,6 +376,7 @@ _HEADS: Mapping[Kind, tuple[str, str, int]] = {
     Kind.RANDOM: ("▲", "agrees", 0),
     Kind.TIES: ("✓", "agrees", 0),
     Kind.REMARK: ("▲", "agrees", 0),
+    Kind.UNSURE: ("▲", "agrees", 0),
     Kind.AGREES: ("✓", "agrees", 0),
 }
 """Symbol, word and exit code of each class."""
@@ -345,6 +391,7 @@ _FORMS: Mapping[Kind, tuple[Callable[..., str], Callable[..., Facts]]] = {
     Kind.RANDOM: (_say_random, _facts_agree),
     Kind.TIES: (_say_ties, _facts_agree),
     Kind.REMARK: (_say_remark, _facts_differ),
+    Kind.UNSURE: (_say_unsure, _facts_agree),
     Kind.AGREES: (_say_agrees, _facts_agree),
 }
 

@@ -208,6 +208,8 @@ _NAME = Column("layer", words.name)
 _OPERATOR = Column("op", lambda layer: words.visible(layer.op), least=60)
 _EFFECT = Column("effect", lambda layer: words.effect(layer), right=True, least=60)
 """Shown where layers were ranked by their effect on the outputs."""
+_STEPS = Column("steps", lambda layer: words.number(layer.own_steps), right=True, least=60)
+"""Own error in steps of the layer's codes; shown where B quantises."""
 
 _COLUMNS = (
     Column("#", lambda layer: str(layer.index), right=True),
@@ -216,6 +218,7 @@ _COLUMNS = (
     Column("value", lambda layer: words.visible(layer.value), least=WIDE),
     Column("shape", lambda layer: words.shape(layer.shape), least=WIDE),
     Column("own", lambda layer: words.number(layer.own_error), right=True, least=52),
+    _STEPS,
     Column("inherited", lambda layer: words.number(layer.inherited_error), right=True, least=WIDE),
     Column("total", lambda layer: words.number(layer.error), right=True, least=WIDE),
     Column("of limit", lambda layer: words.times(layer.of_limit), right=True),
@@ -243,6 +246,8 @@ def _table(layers: Sequence[Layer], style: Style) -> list[str]:
     columns = [c for c in _COLUMNS if style.width >= c.least or (style.pipe and c.least < WIDE)]
     if all(layer.propagated_share is None for layer in layers):
         columns = [c for c in columns if c is not _EFFECT]
+    if all(layer.own_steps is None for layer in layers):
+        columns = [c for c in columns if c is not _STEPS]
     texts = {c.title: [style.plain(c.text(layer)) for layer in layers] for c in columns}
     marks = [style.symbol(SYMBOLS[layer.status]) for layer in layers]
     texts[_STATUS.title] = [f"{m} {t}" for m, t in zip(marks, texts[_STATUS.title], strict=True)]

@@ -214,10 +214,13 @@ def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     """Return the verdict's facts, and how much was not compared if no fact says so."""
     rows = comparison.verdict.facts
     reasons = skip_reasons(comparison)
-    if reasons and not any(label == "skipped" for label, _ in rows):
+    if reasons and not any(label in _TELL_SKIPPED for label, _ in rows):
         rows = (*rows, ("skipped", _skipped(reasons)))
     return rows
 
+
+_TELL_SKIPPED = frozenset({"skipped", "only A", "only B"})
+"""Facts that say what was not compared."""
 
 Reasons = tuple[tuple[str, tuple[str, ...]], ...]
 """Each reason for leaving values out, with the values."""

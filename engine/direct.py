@@ -6,11 +6,12 @@ long.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphdoc.engine.parts import Known, Segment, Stage
+if TYPE_CHECKING:  # importing it takes longer than loading a program that was kept
+    from graphdoc.engine.parts import Stage
 
 Kind = tuple[Any, tuple[int, ...]]
 """dtype and shape."""
@@ -56,11 +57,13 @@ class Direct:
         return self.run([feeds[name] for name in self.names])
 
 
-def direct(stage: Stage, names: Sequence[str], arrays: Sequence[Any]) -> Direct | None:
+def direct(stage: "Stage", names: Sequence[str], arrays: Sequence[Any]) -> Direct | None:
     """Return the short way through a stage, None where it is more than one program.
 
     names, arrays: what was fed to the run that the stage was made for.
     """
+    from graphdoc.engine.parts import Known, Segment
+
     part = stage.parts[0] if len(stage.parts) == 1 else None
     if stage.rest is not None or not isinstance(part, Segment) or stage.taps:
         return None

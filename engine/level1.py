@@ -124,6 +124,10 @@ class Compiled:
         if short is not None and short.computed:
             return short
         return chain(stage, names, arrays, self.graph.follow, Run())
+    @property
+    def short(self) -> Direct | None:
+        """The way through the program of the last run, None where it was more than one program."""
+        return self._short if isinstance(self._short, Direct) else None
 
     def quick(self, feeds: Feeds) -> dict[str, Any] | None:
         """Return the outputs if these arrays are of the types of the last run and have a short

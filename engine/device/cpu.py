@@ -13,9 +13,7 @@ from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.compiler import addresses, host_target
 from graphdoc.engine.device.llvm.emit import emit, likeness
 from graphdoc.engine.device.llvm.laid import Laid
-from graphdoc.engine.device.llvm.pack import prepare_contractions
 from graphdoc.engine.device.llvm.pool import pool, share
-from graphdoc.engine.device.llvm.rows_pack import prepare_rows
 from graphdoc.engine.device.llvm.table import Context, Span, Table
 from graphdoc.engine.errors import InputError, RunnerError
 from graphdoc.engine.memory import MemoryPlan, aligned, plan
@@ -65,6 +63,9 @@ def prepared(program: Program, target: Target, laid: Laid | None = None) -> Prog
 
     laid: what was laid out for other programs of the same weights.
     """
+    from graphdoc.engine.device.llvm.pack import prepare_contractions
+    from graphdoc.engine.device.llvm.rows_pack import prepare_rows
+
     return prepare_rows(prepare_contractions(program, target, laid), laid)
 
 

@@ -1,7 +1,8 @@
 """Machine code on disk, by content: what was compiled once is loaded from then on.
 
 Each file is one object in the user's cache, under a name that follows from all that the code depends on. Code
-from here is run, so the folder belongs to the user alone and every file carries a checksum. Files appear
+from here is run, so the folder belongs to the user alone and every file carries a checksum: that of
+:meth:`ObjectCache.put`, or one of the format of what :meth:`ObjectCache.write` was given. Files appear
 under their final name only when they are whole, so a process killed at any moment leaves nothing that another
 would take. Where the folder cannot be used nothing is kept, and all else works.
 """
@@ -10,8 +11,10 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from graphdoc.engine.cache import cache_folder
 
@@ -20,39 +23,61 @@ LIMIT = 256 << 20
 
 _MAGIC = b"gdobj\x01\r\n"
 _HEAD = len(_MAGIC) + 32
-_SUFFIX = ".o"
 _DAY = 86_400.0
 
 
 class ObjectCache:
-    """Objects under ``folder``, made at first need with access for its owner alone; None: keep nothing."""
+    """Objects under ``folder``, made at first need with access for its owner alone; None: keep nothing.
 
-    def __init__(self, folder: Path | None = None, limit: int = LIMIT) -> None:
+    limit: bytes that may lie there. suffix: how the files' names end.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: int = LIMIT, suffix: str = ".o") -> None:
         self._folder = folder
         self._limit = limit
+        self._suffix = suffix
         self._stored = 0
         self._swept = False
 
     def get(self, key: str) -> bytes | None:
-        """Return the object stored under a key, None where there is none that is whole."""
-        folder = self._usable()
-        if folder is None:
-            return None
-        path = folder / (key + _SUFFIX)
+        """Return the object stored under a key by :meth:`put`, None where there is none that is whole."""
+        path = self.path(key)
         try:
-            content = path.read_bytes()
+            content = b"" if path is None else path.read_bytes()
         except OSError:
             return None
         body = content[_HEAD:]
         if content[:_HEAD] != _MAGIC + hashlib.sha256(body).digest():
-            with suppress(OSError):
-                path.unlink()
+            self.drop(key)
             return None
-        self._touch(path)
         return body
 
     def put(self, key: str, body: bytes) -> None:
         """Store an object; where that fails, nothing is stored."""
+        self.write(key, [_MAGIC + hashlib.sha256(body).digest(), body])
+
+    def path(self, key: str) -> Path | None:
+        """Return the file of a key, None where there is none; it counts as used."""
+        folder = self._usable()
+        path = None if folder is None else folder / (key + self._suffix)
+        if path is None or not path.is_file():
+            return None
+        self._touch(path)
+        return path
+
+    def holds(self, prefix: str) -> bool:
+        """Whether there is a file whose key starts so."""
+        folder = self._usable()
+        return folder is not None and any(name.startswith(prefix) for name in _listed(folder))
+
+    def drop(self, key: str) -> None:
+        """Delete the file of a key, if there is one."""
+        if self._folder is not None:
+            with suppress(OSError):
+                (self._folder / (key + self._suffix)).unlink()
+
+    def write(self, key: str, parts: Iterable[Any]) -> None:
+        """Store a file of these runs of bytes; where that fails, nothing is stored."""
         folder = self._usable()
         if folder is None:
             return
@@ -60,12 +85,12 @@ class ObjectCache:
             handle, name = tempfile.mkstemp(prefix=".new-", dir=folder)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-                os.replace(name, folder / (key + _SUFFIX))  # noqa: PTH105 (names, not paths: this is quick)
+                    file.writelines(parts)
+                    self._stored += file.tell()
+                os.replace(name, folder / (key + self._suffix))  # noqa: PTH105 (names, not paths: this is quick)
             except OSError:
                 os.unlink(name)  # noqa: PTH108
                 raise
-            self._stored += len(body)
             self._sweep(folder)
 
     def _usable(self) -> Path | None:
@@ -97,11 +122,18 @@ class ObjectCache:
         files = []
         for path in folder.iterdir():
             state = path.stat()
-            if path.suffix == _SUFFIX:
+            if path.suffix == self._suffix:
                 files.append((state.st_mtime, state.st_size, path))
             elif now - state.st_mtime > _DAY:
                 path.unlink()  # left by a process that was killed
         _drop_oldest(files, self._limit)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are all that is needed)
+    except OSError:
+        return []
 
 
 def _drop_oldest(files: list[tuple[float, int, Path]], limit: int) -> None:

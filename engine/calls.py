@@ -17,8 +17,10 @@ Env = dict[str, Any]
 Call = Callable[[Env, Any], None]
 """A part: reads arrays of a run and adds its own; the second argument is the run (``level1.Run``)."""
 
-Bind = Callable[[HostNode, Env, Any], Mapping[str, Any]]
-"""A host node's bodies over the arrays that they read."""
+Bodies = Callable[[Env, Any], Mapping[str, Any]]
+"""A host node's bodies over a run's arrays."""
+
+Bind = Callable[[HostNode], Bodies]
 
 
 def calls_of(stage: Stage, bind: Bind) -> list[Call]:
@@ -55,7 +57,7 @@ def host_call(part: HostNode, bind: Bind) -> Call:
     dynamic = [s for s in part.inputs if not isinstance(s, Known)]
     if short is not None and len(dynamic) == 1 and len(part.outputs) == 1:
         return _one(part, short, dynamic[0], part.outputs[0])
-    return partial(_host, part, bind)
+    return partial(_host, part, bind(part) if part.node.bodies else None)
 
 
 def _one(part: HostNode, short: Callable[[Any], Any], source: str, target: str) -> Call:
@@ -70,9 +72,9 @@ def _one(part: HostNode, short: Callable[[Any], Any], source: str, target: str) 
     return run
 
 
-def _host(part: HostNode, bind: Bind, env: Env, run: Any) -> None:
+def _host(part: HostNode, bind: Bodies | None, env: Env, run: Any) -> None:
     arguments = [value_of(env, source) for source in part.inputs]
-    bodies = bind(part, env, run) if part.node.bodies else {}
+    bodies = {} if bind is None else bind(env, run)
     try:
         with np.errstate(all="ignore"):
             results = part.node.run(*arguments, **bodies)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.calls import value_of
 from graphdoc.engine.direct import Kind
 from graphdoc.engine.parts import Known, Rest, Source, Stage
 
@@ -23,7 +24,8 @@ class Chain:
     """The first of the stages that lead from the fed arrays to the results.
 
     names, wanted, kinds: as of :class:`~graphdoc.engine.direct.Direct`. follow: the stage after one, None
-    where it is not made yet. run_of: what each part is told of the run.
+    where it is not made yet. run_of: what each part is told of the run. inner: it is a body's, whose results
+    need not be the caller's own.
     """
 
     names: tuple[str, ...]
@@ -32,6 +34,7 @@ class Chain:
     stage: Stage
     follow: Follow
     run_of: Any
+    inner: bool = False
 
     def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         """Return the results, None when the arrays are not those the stages were made for."""
@@ -46,6 +49,8 @@ class Chain:
             for call in stage.calls:
                 call(env, self.run_of)
             if stage.rest is None:
+                if self.inner:
+                    return tuple([None if s is None else value_of(env, s) for s in stage.results])
                 return tuple([_result(env, source, arrays) for source in stage.results])
             stage = self.follow(stage, stage.rest, env)
         return None
@@ -58,13 +63,19 @@ class Chain:
 
 
 def chain(
-    stage: Stage, names: Sequence[str], arrays: Sequence[Any], follow: Follow, run_of: Any
+    stage: Stage,
+    names: Sequence[str],
+    arrays: Sequence[Any],
+    follow: Follow,
+    run_of: Any,
+    *,
+    inner: bool = False,
 ) -> Chain | None:
     """Return the short way from a stage on, None where something is tapped or fed that is no array."""
     if stage.taps or not all(type(array) is np.ndarray for array in arrays):
         return None
     kinds = tuple((array.dtype, array.shape) for array in arrays)
-    return Chain(tuple(names), frozenset(names), kinds, stage, follow, run_of)
+    return Chain(tuple(names), frozenset(names), kinds, stage, follow, run_of, inner)
 
 
 def _result(env: Mapping[str, Any], source: Source | None, arrays: Sequence[Any]) -> Any:

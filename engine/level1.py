@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from graphdoc.engine import body as level0
 from graphdoc.engine.body import Body, Settings, call_function, declared
-from graphdoc.engine.calls import Call, calls_of, placed, value_of
+from graphdoc.engine.calls import Bodies, Call, calls_of, placed, value_of
 from graphdoc.engine.chain import Chain, chain, owned
 from graphdoc.engine.device.numpy import NumpyDevice
 from graphdoc.engine.device.protocol import Device
@@ -34,6 +34,7 @@ from graphdoc.engine.parts import (
     Place,
     Rest,
     Segment,
+    Source,
     Stage,
     State,
     Visit,
@@ -53,6 +54,9 @@ _GIVEN = "given: "
 
 _MANY = 8
 """Specialisations of a graph after which new shapes must come twice to get one."""
+
+_SMALL = 64
+"""Elements up to which what follows from shapes is a constant of a body."""
 
 _KEPT = 32
 """Specialisations kept of a graph, or of what follows a value; the one unused for longest goes."""
@@ -124,6 +128,7 @@ class Compiled:
         if short is not None and short.computed:
             return short
         return chain(stage, names, arrays, self.graph.follow, Run())
+
     @property
     def short(self) -> Direct | None:
         """The way through the program of the last run, None where it was more than one program."""
@@ -244,20 +249,29 @@ def _on_level_0(seed: int) -> Any:
 
 @dataclass(slots=True)
 class Graph:
-    """A graph and the stages made of it, by the types of what goes in."""
+    """A graph and the stages made of it, by the types of what goes in.
+
+    known: captured values that are the same in every run.
+    """
 
     body: Body
     device: Device
     passes: tuple[Pass, ...]
+    known: Mapping[ir.Value, Known] = field(default_factory=dict)
     stages: OrderedDict[Any, Stage] = field(default_factory=OrderedDict)
     seen: OrderedDict[Any, None] = field(default_factory=OrderedDict)
     weights: Weights = field(default_factory=Weights)
-    inner: dict[int, "Graph"] = field(default_factory=dict)
+    inner: OrderedDict[Any, "Graph"] = field(default_factory=OrderedDict)
     short: dict[Any, Direct | Chain] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
 
+    @property
+    def captured(self) -> tuple[ir.Value, ...]:
+        """Return the captured values that a run must give."""
+        return tuple(value for value in self.body.captured if value not in self.known)
+
     def run(self, fed: Mapping[ir.Value, Any], run: Run) -> tuple[Any, ...]:
-        """Return the outputs. fed: inputs and captured values.
+        """Return the outputs. fed: inputs, and captured values that are not known.
 
         Shapes that come once are not worth a program: where many have been seen, new ones run on level 0 the
         first time.
@@ -288,7 +302,7 @@ class Graph:
         below = BodyRun(_HOST, Watch(taps=run.taps))
         below.tapped = run.tapped
         with np.errstate(all="ignore"):
-            return below.body(self.body, dict(fed))
+            return below.body(self.body, {**{v: s.value for v, s in self.known.items()}, **fed})
 
     def _next(self, stage: Stage, rest: Rest, env: Mapping[str, Any], run: Run) -> Stage:
         return self._stage(stage.next, _answers(rest, env), lambda: _refined(rest, env), run)
@@ -299,7 +313,7 @@ class Graph:
 
     def remember(self, kinds: Any, stage: Stage, names: Sequence[str], arrays: Sequence[Any]) -> None:
         """Keep the short way through a stage, if there is one, for arrays of these kinds."""
-        way = direct(stage, names, arrays) or chain(stage, names, arrays, self.follow, Run())
+        way = direct(stage, names, arrays) or chain(stage, names, arrays, self.follow, Run(), inner=True)
         if way is not None:
             if len(self.short) >= 2 * _KEPT:
                 self.short.clear()
@@ -346,6 +360,7 @@ class Graph:
 
     def _first(self, fed: Mapping[ir.Value, Any]) -> Rest:
         states: dict[Place, State] = {(0, v): Known(a, shared=True) for v, a in self.body.constants.items()}
+        states.update({(0, value): known for value, known in self.known.items()})
         for value, array in fed.items():
             states[0, value] = _hosted(str(value.name), array)
         for value in self.body.inputs:
@@ -377,19 +392,32 @@ class Graph:
         name = part.node.node.name or part.outputs[0]
         return [Spent(f"level 0: {part.node.node.op_type}", (name,), seconds)]
 
-    def _bind(self, part: HostNode, env: Mapping[str, Any], run: Run) -> Mapping[str, "Bound"]:
-        """Return a node's bodies over the arrays that they read."""
-        inner = Run(run.taps, tapped=run.tapped)
-        return {
-            name: Bound(self._inner(body), [value_of(env, s) for s in part.captured[name]], inner)
-            for name, body in part.node.bodies.items()
-        }
+    def _bind(self, part: HostNode) -> Bodies:
+        """Return the function from a run's arrays to a node's bodies over what they read of them."""
+        inner = {name: self._inner(body, part.captured[name]) for name, body in part.node.bodies.items()}
+        reads = {name: [s for s in part.captured[name] if not _settled(s)] for name in inner}
 
-    def _inner(self, body: Body) -> "Graph":
+        def bodies(env: Mapping[str, Any], run: Run) -> Mapping[str, Bound]:
+            own = Run(run.taps, tapped=run.tapped)
+            return {
+                name: Bound(graph, [value_of(env, source) for source in reads[name]], own)
+                for name, graph in inner.items()
+            }
+
+        return bodies
+
+    def _inner(self, body: Body, captured: Sequence[Source]) -> "Graph":
+        """Return the graph of a body in which what is settled around it is known."""
+        settled = [s if isinstance(s, Known) and _settled(s) else None for s in captured]
+        key = (id(body), *(s and _content(s) for s in settled))
         with self.lock:
-            found = self.inner.get(id(body))
+            found = self.inner.get(key)
             if found is None:
-                found = self.inner[id(body)] = Graph(body, self.device, self.passes, weights=self.weights)
+                known = {v: s for v, s in zip(body.captured, settled, strict=True) if s is not None}
+                found = Graph(body, self.device, self.passes, known, weights=self.weights)
+                self.inner[key] = found
+                while len(self.inner) > _KEPT:
+                    self.inner.popitem(last=False)
             return found
 
 
@@ -414,14 +442,26 @@ class Bound:
             found = None if short is None else short.run(arrays)
             if found is not None:
                 return found
-        body = graph.body
-        fed = dict(zip(body.captured, self.captured, strict=True))
-        fed.update(zip(body.inputs, inputs, strict=False))
+        fed = dict(zip(graph.captured, self.captured, strict=True))
+        fed.update(zip(graph.body.inputs, inputs, strict=False))
         inner = Run(self.run.taps, tapped=self.run.tapped)
         results = graph.run(fed, inner)
         if plain and inner.stage is not None and len(fed) == len(arrays):
             graph.remember(kinds, inner.stage, [str(v.name) for v in fed], arrays)
         return results
+
+
+def _settled(source: Source) -> bool:
+    """Return whether a captured value is taken for a constant of the body: weights, and small arrays."""
+    return isinstance(source, Known) and (
+        source.shared or (isinstance(source.value, np.ndarray) and source.value.size <= _SMALL)
+    )
+
+
+def _content(known: Known) -> Any:
+    """Return what tells one captured constant from another."""
+    value = known.value
+    return id(value) if known.shared or value.dtype == object else (*_kind(value), value.tobytes())
 
 
 def _kind(value: Any) -> Any:

@@ -215,3 +215,35 @@ def test_what_is_tapped_inside_is_there_once_per_iteration() -> None:
     plain, tapped = compiled.run(feeds), compiled.run(feeds, [key])
     assert len(tapped[key]) == 4
     np.testing.assert_array_equal(tapped[key][-1], plain["last"])
+
+
+CAPTURED = """g (int64 n, float[A,B] x, float[3,3] w) => (float[A,B] y, float[N,M] s)
+    <int64[1] one = {1}, float[2,2] weights = {1, 2, 3, 4}> {
+    size = Shape (x)
+    y, s = Loop (n, , x) <body = b (int64 i, bool c, float[A,B] a) => (bool d, float[A,B] o, float[M] t) {
+        d = Identity (c)
+        e = Expand (one, size)
+        f = Cast <to = 1> (e)
+        p = MatMul (a, weights)
+        o = Add (p, f)
+        t = ReduceSum <keepdims = 0> (p, one)
+    }> }"""
+
+
+def test_a_body_knows_the_constants_around_it() -> None:
+    """Weights and sizes from around a loop are constants of its body; other sizes, other constants."""
+    proto = parser.parse_model(HEAD + CAPTURED)
+    model = open_source(proto).model
+    compiled = Compiled(model, device=CpuDevice(1), passes=(fuse,))
+    for rows in (2, 3, 2, 5):
+        feeds = {"n": np.array(3), "x": noise(rows, 2, seed=rows), "w": noise(3, 3)}
+        want = Interpreter(model).run(feeds)
+        for _ in range(2):
+            found = compiled.run(feeds)
+            for name, value in want.items():
+                assert_same(found[name], value)
+    inner = [stage for graph in compiled.graph.inner.values() for stage in graph.made()]
+    assert inner
+    for stage in inner:
+        assert [type(part).__name__ for part in stage.parts] == ["Segment"], stage.notes
+        assert set(stage.parts[0].program.inputs) == {"a", "c"}  # type: ignore[union-attr]

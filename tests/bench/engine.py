@@ -6,6 +6,9 @@ Each model is measured in a process of its own. Both sides have the same number 
 inputs, ONNX Runtime with its default optimisations; they run in turns, in bursts of which the first run is
 dropped, with a rest between. The ratio is the median over bursts of ours / theirs: below 1, ours is faster.
 Build is the time to open a model cold (an empty cache of compiled code) and warm (a second process).
+Peak is the share of the machine's measured arithmetic that our quickest run reaches on its threads: the
+operations its steps need (engine/cost.py) over those that multiply-adds of vectors could do in that time. It
+is small for models that move bytes rather than multiply.
 """
 
 import argparse
@@ -68,9 +71,11 @@ def measure(path: str, threads: int, seconds: float) -> dict[str, Any]:
     grown = _peak() - before
     want = dict(zip((o.name for o in theirs.get_outputs()), theirs.run(None, given), strict=True))
     error = max((_error(np, got[name], value) for name, value in want.items()), default=0.0)
+    least = _least(session, threads)
     times = _race({"ours": lambda: session.run(feeds), "ort": lambda: theirs.run(None, given)}, seconds)
     ratios = [a / b for a, b in zip(times["ours"], times["ort"], strict=True)]
     return {
+        "peak": least / min(times["ours"]),
         "ours": 1e3 * statistics.median(times["ours"]),
         "ort": 1e3 * statistics.median(times["ort"]),
         "ratio": statistics.median(ratios),
@@ -78,6 +83,23 @@ def measure(path: str, threads: int, seconds: float) -> dict[str, Any]:
         "error": error,
         "megabytes": grown,
     }
+
+
+def _least(session: Any, threads: int) -> float:
+    """Return the seconds that a run's operations take at least on so many threads."""
+    from graphdoc.engine.cost import operations
+    from graphdoc.engine.limits import limits
+    from graphdoc.engine.parts import Segment
+
+    if session._compiled is None:  # a program that was kept
+        programs = [session._found.short.call.__self__.program]
+    else:
+        parts = [part for stage in session._compiled.stages() for part in stage.parts]
+        programs = [
+            getattr(part.executable, "program", part.program) for part in parts if isinstance(part, Segment)
+        ]
+    total = sum(operations(step) for program in programs for step in program.steps)
+    return total / (limits().operations * threads)
 
 
 def _ort(ort: Any, path: str, threads: int) -> Any:
@@ -153,7 +175,7 @@ def mean(values: list[float]) -> float:
 def table(paths: list[str], threads: list[int], seconds: float) -> list[dict[str, Any]]:
     """Print a line per model and number of threads, and the geometric means; return the rows."""
     rows = []
-    heads = f"{'ours ms':>10}{'ort ms':>10}{'ratio':>7}{'cold s':>8}{'warm s':>8}{'error':>9}"
+    heads = f"{'ours ms':>10}{'ort ms':>10}{'ratio':>7}{'peak':>6}{'cold s':>8}{'warm s':>8}{'error':>9}"
     print(f"{'model':38}{'class':12}{'t':>2}{heads}")
     with tempfile.TemporaryDirectory() as cache:
         for path in _models(paths):
@@ -168,7 +190,7 @@ def table(paths: list[str], threads: list[int], seconds: float) -> list[dict[str
                 rows.append(row)
                 print(
                     f"{path.stem[:37]:38}{row['class']:12}{count:2}{row['ours']:10.3f}{row['ort']:10.3f}"
-                    f"{row['ratio']:7.2f}{row['cold']:8.2f}{row['build']:8.2f}{row['error']:9.1e}",
+                    f"{row['ratio']:7.2f}{row['peak']:6.0%}{row['cold']:8.2f}{row['build']:8.2f}{row['error']:9.1e}",
                     flush=True,
                 )
     for count in threads:

@@ -5,9 +5,13 @@ from onnx import parser
 
 from graphdoc.engine import cost
 from graphdoc.engine.expr import F32, apply, load, stage
+from graphdoc.engine.kernels.attention import Attention
 from graphdoc.engine.kernels.contraction import Contraction
+from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.map import Map
+from graphdoc.engine.kernels.recurrent import Recurrent
 from graphdoc.engine.kernels.rows import Output, Reduction, Rows
+from graphdoc.engine.kernels.winograd import Winograd
 from graphdoc.engine.level1 import compiled
 from graphdoc.engine.limits import FAR, Limits, limits
 from graphdoc.engine.program import Buffer, Step, View, whole
@@ -38,6 +42,21 @@ def test_operations_and_bytes() -> None:
     assert cost.traffic(added) == 4 * (15 + 3 + 15)
     mean = Rows(1, (Reduction("sum", load(0, F32)),), (Output(apply("neg", stage(0, F32)), full=False),))
     assert cost.operations(Step(mean, (view(4, 6),), (view(4),))) == 24 + 4
+
+
+def test_operations_of_kernels_of_many() -> None:
+    """Counted by hand: tiles of a convolution, attention, a recurrent layer; moving bytes takes none."""
+    total = load(-1, F32)
+    image, panels = view(2, 7, 8, 3, 3, 5), view(1, 36, 5, 16)
+    tiles = Step(Winograd(4, apply("neg", total), F32, 16), (image, panels), (view(2, 7, 8, 6),))
+    assert cost.operations(tiles) == 2 * (2 * 2 * 2) * 36 * 5 * 6 + 2 * 7 * 8 * 6
+    heads = (view(2, 3, 4), view(2, 9, 4), view(2, 9, 5))
+    assert cost.operations(Step(Attention(1, total), heads, (view(2, 3, 5),))) == 2 * 3 * 9 * (8 + 10 + 4)
+    cell = Recurrent("GRU", (False, True), (total, total))
+    given = (view(2, 10, 3, 3, 16), view(2, 1, 16, 3, 16), view(2, 3, 16))
+    step = Step(cell, given, (view(2, 10, 3, 16), view(2, 3, 16)))
+    assert cost.operations(step) == (2 * 10 * 3) * (3 * 16) * (2 * 16 + 2)
+    assert cost.operations(Step(Gather(0), (view(4, 6), view(3)), (view(3, 6),))) == 0
 
 
 def test_windows_count_each_element_once() -> None:

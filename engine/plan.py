@@ -4,15 +4,20 @@ It holds one program per choice of input shapes, portable: any device can load i
 for one device: the programs as prepared for it (weights packed, memory placed) and their machine code. A part
 that does not fit the machine is left aside with a reason, and the portable programs are prepared anew.
 
+A plan of several choices holds the graph too, unless it is to be fixed: shapes between the smallest and the
+largest get a program when they first come, and others are refused.
+
 A plan must be a program from end to end. A model with nodes that run on level 0 (strings, sequences, random
 numbers, shapes that follow from contents) is refused: half of it would have to be kept as ONNX, and whoever
 loads a plan counts on its time and its memory.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import RLock
 from typing import IO, Any
 
 import numpy as np
@@ -22,10 +27,14 @@ from graphdoc.engine.errors import InputError, ModelError
 from graphdoc.engine.plan_codec import Decoder, Encoder, Store
 from graphdoc.engine.plan_cpu import CpuPart
 from graphdoc.engine.plan_file import packed, read
+from graphdoc.engine.plan_graph import Graph, Span, decoded, encoded, spans, spelled, within
 from graphdoc.engine.program import Buffer, Program
 
 Types = Mapping[str, tuple[Any, tuple[int, ...]]]
 """Dtype and shape by input name."""
+
+_KEPT = 32
+"""Programs kept of those made for shapes between."""
 
 
 @dataclass(slots=True)
@@ -53,7 +62,8 @@ class Plan:
 
     weights: the buffers that hold an initializer of the model just as it is, by its name; see :meth:`refit`.
     threads: how many to run with unless told; None: one per processor.
-    made_by: the version that built it. notes: why parts were left aside.
+    made_by: the version that built it. graph: what programs for other shapes are made from, if any.
+    notes: why parts were left aside.
     """
 
     entries: list[Entry]
@@ -61,8 +71,12 @@ class Plan:
     weights: dict[str, list[Buffer]] = field(default_factory=dict)
     threads: int | None = None
     made_by: str = ""
+    graph: Graph | None = None
     notes: list[str] = field(default_factory=list)
     _loaded: dict[tuple[int, int | None], Executable] = field(default_factory=dict)
+    _made: OrderedDict[Any, tuple[Entry, Executable]] = field(default_factory=OrderedDict)
+    _devices: dict[int | None, Device] = field(default_factory=dict)
+    _lock: Any = field(default_factory=RLock)
 
     def run(self, feeds: Mapping[str, Any], threads: int | None = None) -> dict[str, Any]:
         """Return the outputs by name. feeds: every input, as NumPy arrays.
@@ -70,43 +84,93 @@ class Plan:
         Raises InputError for inputs that no program of the plan is for, RunnerError as the steps do.
         """
         number = self.entry_for(feeds)
-        entry = self.entries[number]
-        results = self.executable(number, threads).run([feeds[name] for name in entry.program.inputs])
+        if number is None:
+            entry, executable = self._between(feeds, threads or self.threads)
+        else:
+            entry, executable = self.entries[number], self.executable(number, threads)
+        results = executable.run([feeds[name] for name in entry.program.inputs])
         found = dict(zip(entry.program.outputs, results, strict=True))
         return {name: found[key] for name, key in entry.outputs.items()}
 
-    def entry_for(self, feeds: Mapping[str, Any]) -> int:
-        """Return the number of the entry for these inputs."""
+    def entry_for(self, feeds: Mapping[str, Any]) -> int | None:
+        """Return the number of the entry for these inputs, None where one is made when they come.
+
+        Raises InputError for inputs that the plan does not serve.
+        """
         for number, entry in enumerate(self.entries):
             if len(feeds) == len(entry.inputs) and all(
                 name in feeds and (feeds[name].dtype, feeds[name].shape) == known
                 for name, known in entry.inputs.items()
             ):
                 return number
+        served = self.spans
+        if (
+            served
+            and feeds.keys() == served.keys()
+            and all(within(served[name], array.dtype, array.shape) for name, array in feeds.items())
+        ):
+            return None
         given = " ".join(f"{name}={_spelled(value)}" for name, value in feeds.items())
         held = "; ".join(entry.shapes() for entry in self.entries[:4])
+        more = " and more" if len(self.entries) > 4 else ""
         raise InputError(
             f"the plan has no program for {given}",
-            where=f"it has {held}{' and more' if len(self.entries) > 4 else ''}",
-            next_step="graphdoc build MODEL -o PLAN --shape …, once for each choice of shapes",
+            where=f"it serves {spelled(served)}" if served else f"it has {held}{more}",
+            next_step="graphdoc build MODEL -o PLAN --shape …, or --profile … with a smallest and a largest",
         )
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """What the plan serves besides its entries, by input; empty: nothing."""
+        return {} if self.graph is None else spans([entry.inputs for entry in self.entries])
+
+    def _between(self, feeds: Mapping[str, Any], threads: int | None) -> tuple[Entry, Executable]:
+        """Return the program for shapes that none was built for, made when they first come.
+
+        Of these programs those not used for longest go.
+        """
+        key = threads, tuple((name, feeds[name].shape) for name in self.entries[0].inputs)
+        with self._lock:
+            if key not in self._made:
+                assert self.graph is not None  # noqa: S101  spans are empty without it
+                entry = self.graph.entry(feeds)
+                self._made[key] = entry, self._device(threads).load(entry.program)
+                while len(self._made) > _KEPT:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            return self._made[key]
+
+    def _device(self, threads: int | None) -> Device:
+        """Return the device for programs that are prepared anew, with the plan's kernels where they fit."""
+        if threads not in self._devices:
+            for part in self.parts:
+                if self._fits(part):
+                    part.load_code()
+            self._devices[threads] = default_device(threads)
+        return self._devices[threads]
 
     def executable(self, number: int, threads: int | None = None) -> Executable:
         """Return an entry ready to run: from the part that fits this machine, or prepared anew."""
         threads = threads or self.threads
         key = number, threads
         if key not in self._loaded:
-            self._loaded[key] = self._load(number, threads)
+            with self._lock:
+                if key not in self._loaded:
+                    self._loaded[key] = self._load(number, threads)
         return self._loaded[key]
 
     def _load(self, number: int, threads: int | None) -> Executable:
         for part in self.parts:
-            reason = part.misfit()
-            if not reason:
+            if self._fits(part):
                 return part.load(number, threads)
-            if reason not in self.notes:
-                self.notes.append(reason)
-        return default_device(threads).load(self.entries[number].program)
+        return self._device(threads).load(self.entries[number].program)
+
+    def _fits(self, part: CpuPart) -> bool:
+        """Return whether a part runs here; note why it does not."""
+        reason = part.misfit()
+        if reason and reason not in self.notes:
+            self.notes.append(reason)
+        return not reason
 
     def compile(self, timing_cache: str | None = None) -> None:
         """Add the part for this machine's processor, in place of any other.
@@ -117,6 +181,7 @@ class Plan:
         """
         self.parts = [CpuPart.build([entry.program for entry in self.entries], timing_cache)]
         self._loaded.clear()
+        self._made.clear()
 
     # ---- files ------------------------------------------------------------------------------------
 
@@ -156,6 +221,7 @@ class Plan:
             "weights": weights,
             "threads": self.threads,
             "made_by": self.made_by,
+            "graph": None if self.graph is None else encoded(self.graph, store, self.weights),
             "tables": encoder.tables(),
         }
         return packed(content, store.blobs)
@@ -188,7 +254,8 @@ class Plan:
         entries = [_entry(row, decoder) for row in content["entries"]]
         parts = [CpuPart.decoded(row, decoder, blobs) for row in content["parts"]]
         weights = {name: [decoder.buffers[k] for k in numbers] for name, numbers in content["weights"]}
-        return cls(entries, parts, weights, content["threads"], content["made_by"])
+        graph = None if content["graph"] is None else decoded(content["graph"], blobs)
+        return cls(entries, parts, weights, content["threads"], content["made_by"], graph)
 
     # ---- weights ----------------------------------------------------------------------------------
 
@@ -208,7 +275,8 @@ class Plan:
                 raise self._unknown(name)
         entries = [replace(entry, program=_exchanged(entry.program, changed)) for entry in self.entries]
         kept = {n: [changed.get(b, b) for b in buffers] for n, buffers in self.weights.items()}
-        plan = Plan(entries, [], kept, self.threads, self.made_by)
+        graph = None if self.graph is None else self.graph.refitted(weights)
+        plan = Plan(entries, [], kept, self.threads, self.made_by, graph)
         if self.parts and not self.parts[0].misfit():
             plan.compile()
         return plan
@@ -273,11 +341,19 @@ def default_device(threads: int | None) -> Device:
         return NumpyDevice()
 
 
-def build(model: Any, choices: Sequence[Types], *, refit: bool = False, compiled: bool = True) -> Plan:
+def build(
+    model: Any,
+    choices: Sequence[Types],
+    *,
+    refit: bool = False,
+    compiled: bool = True,
+    fixed: bool = False,
+) -> Plan:
     """Return the plan of a model, with one program per choice of input types.
 
     model: an onnx_ir.Model. refit: find out which weights can be exchanged later; takes a second round.
-    compiled: add the part for this machine's processor, where llvmlite is installed.
+    compiled: add the part for this machine's processor, where llvmlite is installed. fixed: serve these
+    choices alone; without that, shapes between several choices too.
 
     Raises ModelError where part of the model would run on level 0, naming the node.
     """
@@ -288,7 +364,8 @@ def build(model: Any, choices: Sequence[Types], *, refit: bool = False, compiled
     ready = prepared(model)
     entries = [entry(ready, dict(types)) for types in choices]
     weights = exchangeable(model, choices, entries) if refit else {}
-    plan = Plan(entries, weights=weights, made_by=__version__)
+    graph = None if fixed or not spans(choices) else Graph.of(model)
+    plan = Plan(entries, weights=weights, made_by=__version__, graph=graph)
     if compiled:
         with suppress(ImportError, OSError):
             plan.compile()

@@ -158,16 +158,16 @@ class Decoder:
         """Return a program."""
         steps = [
             Step(
-                _at(self._specs, spec),
-                tuple(_at(self._views, k) for k in inputs),
-                tuple(_at(self._views, k) for k in outputs),
+                at(self._specs, spec),
+                tuple(at(self._views, k) for k in inputs),
+                tuple(at(self._views, k) for k in outputs),
                 tuple(map(str, nodes)),
             )
             for spec, inputs, outputs, nodes in data["steps"]
         ]
         program = Program(steps, notes=dict(data["notes"]))
-        program.inputs = {str(name): _at(self._views, k) for name, k in data["inputs"]}
-        program.outputs = {str(name): _at(self._views, k) for name, k in data["outputs"]}
+        program.inputs = {str(name): at(self._views, k) for name, k in data["inputs"]}
+        program.outputs = {str(name): at(self._views, k) for name, k in data["outputs"]}
         _check(program)
         return program
 
@@ -177,13 +177,13 @@ class Decoder:
             raise ValueError("a buffer of no size")
         if Kind(kind) is not Kind.CONSTANT:
             return Buffer(str(name), held, size, Kind(kind))
-        content = _at(self._blobs, data)
+        content = at(self._blobs, data)
         if content.nbytes != size * held.itemsize:
             raise ValueError("a constant of another size than its buffer")
         return Buffer(str(name), held, size, Kind.CONSTANT, content.view(held))
 
     def _view(self, buffer: int, shape: list[int], strides: list[int], offset: int) -> View:
-        view = View(_at(self.buffers, buffer), tuple(shape), tuple(strides), offset)
+        view = View(at(self.buffers, buffer), tuple(shape), tuple(strides), offset)
         numbers = (*view.shape, *view.strides, view.offset)
         low, high = view.extent
         if not all(type(n) is int for n in numbers) or min(view.shape, default=0) < 0:
@@ -193,7 +193,7 @@ class Decoder:
         return view
 
     def _expr(self, op: str, args: list[int], dtype: str, attr: Any) -> Expr:
-        parts = [_at(self._exprs, k) for k in args]
+        parts = [at(self._exprs, k) for k in args]
         if op in _LEAVES and not parts:
             return ex.make(op, (), _DTYPES[dtype], bytes.fromhex(attr) if op == "const" else int(attr))
         if op == "cast":
@@ -212,15 +212,15 @@ class Decoder:
         if "float" in data:
             return float.fromhex(data["float"])
         if "expr" in data:
-            return _at(self._exprs, data["expr"])
+            return at(self._exprs, data["expr"])
         if "array" in data:
-            return _at(self._blobs, data["array"]).view(np.dtype(data["dtype"])).reshape(data["shape"])
+            return at(self._blobs, data["array"]).view(np.dtype(data["dtype"])).reshape(data["shape"])
         if "dtype" in data:
             return _DTYPES[data["dtype"]]
         return _spec(data["spec"])(*(self._value(item) for item in data["fields"]))
 
 
-def _at(table: Sequence[Any], number: Any) -> Any:
+def at(table: Sequence[Any], number: Any) -> Any:
     """Return an entry; Python would take negative numbers from the end."""
     if type(number) is not int or not 0 <= number < len(table):
         raise ValueError("a number past its table")

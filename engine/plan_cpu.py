@@ -84,6 +84,12 @@ class CpuPart:
             entry.program, entry.kernels, device.target, device.threads, code=code, memory=entry.memory
         )
 
+    def load_code(self) -> None:
+        """Load all of the part's kernels, for other programs that have some of them."""
+        from graphdoc.engine.device.llvm.compiler import host_target, load_objects
+
+        load_objects({name: bytes(body) for name, body in self.objects.items()}, host_target())
+
     def encoded(self, encoder: Encoder) -> dict[str, Any]:
         """Return the part as plain data."""
         return {

@@ -23,7 +23,7 @@ import numpy as np
 from graphdoc.engine.errors import ModelError
 
 MAGIC = b"GDPLAN\r\n"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<8sIIQQ")
 _START = 64
 _LINE = 64

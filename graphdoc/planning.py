@@ -1,6 +1,8 @@
 """Plans at the front door: from a model file to a plan, and what ``inspect`` and ``run`` ask of one."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,14 @@ from graphdoc.engine.errors import InputError, UsageError
 from graphdoc.engine.parts import Stage
 from graphdoc.engine.plan import Entry, Plan, Types, build
 from graphdoc.engine.plan_build import prepared
+from graphdoc.engine.plan_graph import spelled, within
+from graphdoc.surgeon.mapped import open_mapped
 from graphdoc.surgeon.model import open_source
+from graphdoc.surgeon.simplify import Options
 from graphdoc.surgeon.simplify import simplify as simplified
+
+_MERGING = ("duplicate-initializers",)
+"""Passes that make equal weights one: exchanging one of them later would exchange them all."""
 
 
 def build_plan(
@@ -26,22 +34,27 @@ def build_plan(
     simplify: bool = True,
     portable: bool = False,
     refit: bool = False,
+    fixed: bool = False,
     timing_cache: str | None = None,
 ) -> Plan:
     """Return the plan of a model.
 
     shapes: sizes of inputs, ``x=1x3x224x224`` or ``N=4``; sizes left open are found as ``graphdoc run`` does.
     profiles: ``x=1x3:4x3:8x3``, a program for each choice; the n-th choices of all profiles go together.
+        Shapes between the smallest and the largest get a program when they first come. fixed: they do not.
     threads: how many the plan runs with unless told; None: one per processor. portable: without machine code.
-    refit: find out which weights can be exchanged later. timing_cache: a file of measured tactics.
+    refit: find out which weights can be exchanged later; equal weights are not made one then.
+    timing_cache: a file of measured tactics.
 
     Raises ModelError where part of the model cannot be a program, UsageError for shapes that make no sense.
     """
-    source = open_source(model)
-    found = simplified(source.model).model if simplify else source.model
+    mapped = open_mapped(Path(model)) if isinstance(model, str | os.PathLike) else None
+    graph = open_source(model).model if mapped is None else mapped.model
+    skip = _MERGING if refit else ()
+    found = simplified(graph, Options(skip=skip)).model if simplify else graph
     target = Target(open_source(found))
     choices = [_types(target, sizes) for sizes in choices_of(tuple(shapes), tuple(profiles))]
-    plan = build(target.model, choices, refit=refit, compiled=False)
+    plan = build(target.model, choices, refit=refit, compiled=False, fixed=fixed)
     if not portable:
         plan.compile(timing_cache)
     plan.threads = threads
@@ -114,13 +127,15 @@ def plan_inputs(plan: Plan, inputs: Any, shapes: Sequence[str], seed: int) -> An
     wanted = 0
     if inputs is None and shapes:
         asked = resolve_shapes(shapes)
+        if _between(plan, asked):
+            return resolve_inputs(Target(open_source(stand_in(plan.entries))), None, tuple(shapes), seed)
         fits = [
             n
             for n, entry in enumerate(plan.entries)
             if all(entry.inputs.get(name, (None, None))[1] == shape for name, shape in asked.items())
         ]
         if not fits:
-            held = "; ".join(entry.shapes() for entry in plan.entries[:4])
+            held = spelled(plan.spans) or "; ".join(entry.shapes() for entry in plan.entries[:4])
             raise UsageError(
                 "the plan has no program for these shapes",
                 where=" ".join(f"--shape {text}" for text in shapes),
@@ -130,6 +145,15 @@ def plan_inputs(plan: Plan, inputs: Any, shapes: Sequence[str], seed: int) -> An
     entries = plan.entries if inputs is not None else [plan.entries[wanted]]
     target = Target(open_source(stand_in(entries)))
     return resolve_inputs(target, inputs, (), seed)
+
+
+def _between(plan: Plan, asked: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether a plan makes a program for these shapes when they come; all open ones are asked for."""
+    served = plan.spans
+    open_ = {name for name, (_, axes) in served.items() if any(low < high for low, high in axes)}
+    return open_ <= asked.keys() <= served.keys() and all(
+        within(served[name], served[name][0], shape) for name, shape in asked.items()
+    )
 
 
 def resolve_shapes(shapes: Sequence[str]) -> Mapping[str, tuple[int, ...]]:

@@ -20,6 +20,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "made_by": plan.made_by,
         "threads": plan.threads,
         "exchangeable_weights": sorted(plan.weights),
+        "between": {
+            name: [dtype.name, [list(axis) for axis in axes]] for name, (dtype, axes) in plan.spans.items()
+        },
         "programs": [_entry_data(plan, number, entry) for number, entry in enumerate(plan.entries)],
         "parts": [
             {
@@ -103,6 +106,10 @@ def plan_lines(data: dict[str, Any], name: str, size: int, *, steps: bool) -> It
         yield f"       {_summary(program)}"
         if steps:
             yield from _steps(program)
+    if data["between"]:
+        yield ""
+        yield from (f"  serves  {line}" for line in _spans(data["between"]))
+        yield "          a shape without a program gets one at its first run"
     yield ""
     for part in data["parts"]:
         state = part["left_aside"] or "fits this machine"
@@ -130,6 +137,12 @@ def stage_lines(data: dict[str, Any]) -> Iterator[str]:
 def _ends(ends: dict[str, Any]) -> Iterator[str]:
     for name, (dtype, shape) in ends.items():
         yield f"{words.visible(name)}  {dtype} [{', '.join(map(str, shape))}]"
+
+
+def _spans(between: dict[str, Any]) -> Iterator[str]:
+    for name, (dtype, axes) in between.items():
+        sizes = ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in axes)
+        yield f"{words.visible(name)}  {dtype} [{sizes}]"
 
 
 def _summary(program: dict[str, Any]) -> str:

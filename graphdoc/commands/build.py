@@ -18,9 +18,10 @@ from graphdoc.commands.targets import STDOUT, check_targets
     "--profile",
     "profiles",
     multiple=True,
-    metavar="NAME=1x3:4x3",
-    help="Shapes of an input, a program for each; repeatable.",
+    metavar="NAME=1x3:4x3:8x3",
+    help="Shapes of an input, a program for each; others between them are served too; repeatable.",
 )
+@click.option("--fixed", is_flag=True, help="Serve the shapes of the profiles alone, none between.")
 @click.option("--threads", type=THREADS, default=0, help="Threads to run with (0: one per processor).")
 @click.option("--portable", is_flag=True, help="Leave out machine code; it is made when the plan is loaded.")
 @click.option("--refit", is_flag=True, help="Find out which weights can be exchanged later.")
@@ -30,9 +31,10 @@ from graphdoc.commands.targets import STDOUT, check_targets
 def command(**options: Any) -> int:
     """Build a plan: the model as programs and machine code, to be loaded in milliseconds.
 
-    A plan is for given shapes: those of --shape, or one program per choice of --profile. It runs on any
-    machine; where its machine code does not fit, the code is made anew at load. Load plans only from those
-    whose programs you would run.
+    A plan is for given shapes: those of --shape, or of --profile, smallest to largest as in min:opt:max.
+    There is a program for each choice. A shape between gets one at its first run, from the graph, which the
+    plan then holds too; others are refused. A plan runs on any machine; where its machine code does not fit,
+    the code is made anew at load. Load plans only from those whose programs you would run.
 
     \b
       graphdoc build m.onnx -o m.plan --shape x=1x3x224x224
@@ -57,6 +59,7 @@ def command(**options: Any) -> int:
             simplify=not options["no_simplify"],
             portable=options["portable"],
             refit=options["refit"],
+            fixed=options["fixed"],
             timing_cache=options["timing_cache"],
         )
     with whole_file(options["output"]) as file:

@@ -119,31 +119,137 @@ def test_loading_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_close(Plan.load(tmp_path / "m.plan").run(feeds()), Interpreter(net()).run(feeds()))
 
 
+OPEN = NET.replace("[2,3,8,8] x", "[N,3,H,8] x").replace("[2,5]", "[N,5]").replace("[2,4,8,8]", "[N,4,H,8]")
+
+
+def refused(plan: Plan, inputs: Mapping[str, Any]) -> InputError:
+    """Return the refusal of inputs."""
+    with pytest.raises(InputError) as refusal:
+        plan.run(inputs)
+    return refusal.value
+
+
 def test_several_shapes_in_one_plan(tmp_path: Path) -> None:
-    """The program for the inputs at hand runs; other shapes are refused with those there are."""
-    text = (
-        NET.replace("[2,3,8,8] x", "[N,3,H,8] x").replace("[2,5]", "[N,5]").replace("[2,4,8,8]", "[N,4,H,8]")
-    )
-    plan = built(text, (1, 3, 8, 8), (2, 3, 8, 8), (5, 3, 2, 8))
-    plan.save(tmp_path / "m.plan")
-    one = built(text, (2, 3, 8, 8))
-    one.save(tmp_path / "one.plan")
+    """The program for the inputs at hand runs; of a fixed plan no other."""
+    shapes = ((1, 3, 8, 8), (2, 3, 8, 8), (5, 3, 2, 8))
+    plans.build(net(OPEN), [{"x": (F32, s)} for s in shapes], fixed=True).save(tmp_path / "m.plan")
     loaded = Plan.load(tmp_path / "m.plan")
 
     for shape in ((1, 3, 8, 8), (5, 3, 2, 8)):
-        assert_close(loaded.run(feeds(shape)), Interpreter(net(text)).run(feeds(shape)))
-    with pytest.raises(InputError) as refusal:
-        loaded.run(feeds((3, 3, 8, 8)))
-    assert "3x3x8x8" in refusal.value.cause
-    assert "x=1x3x8x8; x=2x3x8x8; x=5x3x2x8" in str(refusal.value.where)
+        assert_close(loaded.run(feeds(shape)), Interpreter(net(OPEN)).run(feeds(shape)))
+    refusal = refused(loaded, feeds((3, 3, 8, 8)))
+    assert "3x3x8x8" in refusal.cause
+    assert "x=1x3x8x8; x=2x3x8x8; x=5x3x2x8" in str(refusal.where)
     for bad in (
         {"x": feeds()["x"].astype(np.float64)},
         {},
         {"z": feeds()["x"]},
         {**feeds(), "more": np.ones(1)},
     ):
-        with pytest.raises(InputError, match="no program for"):
-            loaded.run(bad)
+        assert "no program for" in refused(loaded, bad).cause
+
+
+class TestBetween:
+    """Shapes between the smallest and the largest of a plan."""
+
+    def loaded(self, tmp_path: Path, **how: Any) -> Plan:
+        """Return a plan for 1 to 5 images of 2 to 8 rows, from its file."""
+        choices = [{"x": (F32, (n, 3, h, 8))} for n, h in ((1, 2), (5, 8))]
+        plans.build(net(OPEN), choices, **how).save(tmp_path / "m.plan")
+        return Plan.load(tmp_path / "m.plan")
+
+    def test_they_run_as_level_0_does(self, tmp_path: Path) -> None:
+        """Before and after, in turns with those that were built; the same bits the second time."""
+        plan = self.loaded(tmp_path)
+        for shape in ((3, 3, 8, 8), (1, 3, 2, 8), (5, 3, 7, 8), (2, 3, 3, 8)):
+            first = plan.run(feeds(shape))
+            assert_close(first, Interpreter(net(OPEN)).run(feeds(shape)))
+            again = plan.run(feeds(shape))
+            assert all(again[name].tobytes() == value.tobytes() for name, value in first.items())
+
+    def test_a_plan_of_one_shape_more_is_the_same_to_the_bit(self, tmp_path: Path) -> None:
+        """What is made when it comes is what would have been built."""
+        built_ = built(OPEN, (3, 3, 5, 8)).run(feeds((3, 3, 5, 8)))
+        for name, value in self.loaded(tmp_path).run(feeds((3, 3, 5, 8))).items():
+            assert value.tobytes() == built_[name].tobytes()
+
+    @pytest.mark.parametrize(
+        "shape",
+        [(0, 3, 8, 8), (6, 3, 8, 8), (2, 3, 9, 8), (2, 3, 1, 8), (2, 4, 8, 8), (2, 3, 8), (2, 3, 8, 7)],
+    )
+    def test_what_lies_outside_is_refused(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
+        """In one line, with what the plan serves."""
+        refusal = refused(self.loaded(tmp_path), feeds(shape))
+
+        assert "x".join(map(str, shape)) in refusal.cause
+        assert str(refusal.where) == "it serves x=1..5x3x2..8x8"
+
+    def test_most_code_comes_from_the_plan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Kernels that take sizes when they run are not compiled anew."""
+        from graphdoc.engine.device.llvm import compiler
+
+        plan = self.loaded(tmp_path)
+        compiler._code(compiler.host_target()).clear()
+        made: list[str] = []
+        real = compiler._object
+        monkeypatch.setattr(compiler, "_object", lambda text, target: made.append(text) or real(text, target))
+        plan.run(feeds((3, 3, 5, 8)))
+        held = {name for part in plan.parts for name in part.objects}
+
+        assert not held & {compiler.symbol(text) for text in made}
+        assert len(made) < len(held)
+
+    def test_few_programs_are_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those not used for longest go."""
+        monkeypatch.setattr(plans, "_KEPT", 2)
+        plan = self.loaded(tmp_path)
+        for n, h in ((2, 3), (2, 4), (2, 3), (2, 5)):
+            plan.run(feeds((n, 3, h, 8)))
+
+        assert [key[1][0][1][2] for key in plan._made] == [3, 5]
+
+    def test_equal_builds_give_equal_bytes(self, tmp_path: Path) -> None:
+        """The graph does not make a file differ, nor does saving it anew; weights are there once."""
+        self.loaded(tmp_path).save(tmp_path / "again")
+        first = (tmp_path / "m.plan").read_bytes()
+        self.loaded(tmp_path)
+
+        assert (tmp_path / "again").read_bytes() == (tmp_path / "m.plan").read_bytes() == first
+
+    def test_without_llvmlite_numpy_runs_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The part is left aside."""
+        from graphdoc.engine.device import cpu
+        from graphdoc.engine.device.llvm import compiler
+
+        def missing() -> Any:
+            raise ImportError("no llvmlite here")
+
+        plan = self.loaded(tmp_path)
+        monkeypatch.setattr(compiler, "host_target", missing)
+        monkeypatch.setattr(cpu, "host_target", missing)
+
+        assert_close(plan.run(feeds((3, 3, 5, 8))), Interpreter(net(OPEN)).run(feeds((3, 3, 5, 8))))
+
+    def test_inputs_that_contradict_each_other_are_refused(self) -> None:
+        """One symbol stands for one size."""
+        text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x, float[N,4] z) => (float[N,4] y) { y = Add (x, z) }"""
+        choices = [{"x": (F32, (n, 4)), "z": (F32, (n, 4))} for n in (1, 8)]
+        plan = plans.build(model(text), choices)
+        ones = {n: np.ones((n, 4), np.float32) for n in (2, 3)}
+
+        assert refused(plan, {"x": ones[2], "z": ones[3]})
+        np.testing.assert_array_equal(plan.run({"x": ones[2], "z": ones[2]})["y"], 2 * ones[2])
+
+    def test_a_damaged_graph_is_refused(self, tmp_path: Path) -> None:
+        """When it is needed; what needs none still runs."""
+        plan = self.loaded(tmp_path)
+        assert plan.graph is not None
+        plan.graph.text = bytes(plan.graph.text)[:-20]
+
+        with pytest.raises(ModelError, match="damaged"):
+            plan.run(feeds((3, 3, 5, 8)))
+        assert plan.run(feeds((1, 3, 2, 8)))
 
 
 @pytest.mark.parametrize(
@@ -327,6 +433,33 @@ class TestRefit:
         assert set(plan.weights) == {"w", "b", "m"}
         assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
         assert loaded.run(feeds())["y"].tobytes() == before
+
+    def test_what_was_made_of_weights_is_made_anew(self) -> None:
+        """Panels, Winograd's tiles, programs for shapes between: bits of a build with the new weights."""
+        text = """<ir_version: 8, opset_import: ["" : 17]>
+        net (float[N,32,24,24] x) => (float[N,5] y)
+        <float[48,32,3,3] w, float[48] b, float[48,5] m>
+        {
+            c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+            g = GlobalAveragePool (c)
+            f = Flatten (g)
+            y = MatMul (f, m)
+        }"""
+        choices = [{"x": (F32, (n, 32, 24, 24))} for n in (1, 3)]
+        old, new = (plans.build(net(text, seed), choices, refit=True) for seed in (0, 7))
+        kinds = {type(step.spec).__name__ for step in old.parts[0].entries[0].program.steps}
+        packed = [getattr(s.spec, "packed", 0) for s in old.parts[0].entries[0].program.steps]
+        names = net(text, 7).graph.initializers
+        arrays = {name: names[name].const_value.numpy() for name in old.weights}  # type: ignore[union-attr]
+        refitted = old.refit(arrays)
+
+        assert "Winograd" in kinds
+        assert sum(width > 1 for width in packed) >= 2
+        assert set(arrays) == {"w", "b", "m"}
+        for n in (1, 2, 3):
+            given = feeds((n, 32, 24, 24))
+            assert refitted.run(given)["y"].tobytes() == new.run(given)["y"].tobytes()
+            assert refitted.run(given)["y"].tobytes() != old.run(given)["y"].tobytes()
 
     def test_a_weight_that_was_computed_with_cannot_be_exchanged(self) -> None:
         """Here its square is folded, in one place of two; the others can be."""

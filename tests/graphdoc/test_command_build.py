@@ -13,7 +13,7 @@ import pytest
 import graphdoc
 from graphdoc import cli
 from graphdoc.engine.errors import InputError, UsageError
-from graphdoc.planning import choices_of
+from graphdoc.planning import build_plan, choices_of
 from graphdoc.session import Session
 from tests.graphdoc import small_models
 
@@ -73,8 +73,9 @@ def test_a_build_is_repeatable(folder: pathlib.Path) -> None:
 
 
 def test_profiles_make_a_program_each(capsys: pytest.CaptureFixture[str]) -> None:
-    """A run takes the program for its inputs; another shape is refused with those there are."""
-    assert cli.run(["build", "open.onnx", "-o", "m.plan", "--profile", "N=1:3:8", "--threads", "1"]) == 0
+    """A run takes the program for its inputs; of a fixed plan no other is served."""
+    profile = ["--profile", "N=1:3:8", "--fixed"]
+    assert cli.run(["build", "open.onnx", "-o", "m.plan", *profile, "--threads", "1"]) == 0
     capsys.readouterr()
     assert cli.run(["inspect", "m.plan", "--json", "-"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -86,8 +87,44 @@ def test_profiles_make_a_program_each(capsys: pytest.CaptureFixture[str]) -> Non
 
     assert [p["inputs"]["x"] for p in data["programs"]] == [["float32", [n, 4]] for n in (1, 3, 8)]
     assert data["threads"] == 1
+    assert data["between"] == {}
     assert cli.run(["run", "m.plan", "--shape", "x=2x4"]) == 2
     assert "x=1x4; x=3x4; x=8x4" in capsys.readouterr().err
+
+
+def test_shapes_between_are_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """``inspect`` says which; a run makes a program for one; what lies outside is refused."""
+    assert cli.run(["build", "open.onnx", "-o", "m.plan", "--profile", "N=2:8"]) == 0
+    assert "serves  x  float32 [2 to 8, 4]" in capsys.readouterr().out
+    assert cli.run(["inspect", "m.plan", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["between"] == {"x": ["float32", [[2, 8], [4, 4]]]}
+    arguments = ["--shape", "x=5x4", "--save", "o.npz", "--save-inputs", "i.npz"]
+    assert cli.run(["run", "m.plan", *arguments]) == 0
+    assert load("i.npz")["x"].shape == (5, 4)
+    same_as_onnx_runtime("open.onnx", load("i.npz"), load("o.npz")["y"])
+    capsys.readouterr()
+    for shape in ("x=1x4", "x=9x4", "x=5x3"):
+        assert cli.run(["run", "m.plan", "--shape", shape]) == 2
+        assert "x=2..8x4" in capsys.readouterr().err
+    np.savez("o.npz", x=np.ones((9, 4), np.float32))
+    assert cli.run(["run", "m.plan", "--inputs", "o.npz"]) == 3
+    assert "x=2..8x4" in capsys.readouterr().err
+
+
+def test_equal_weights_stay_apart_where_they_can_be_exchanged() -> None:
+    """Both biases are ones; exchanging one of them leaves the other."""
+    model(
+        "two.onnx",
+        """(float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+        <float[3] a = {1, 1, 1}, float[3] b = {1, 1, 1}> { y = Add (x, a) z = Add (x, b) }""",
+    )
+    plan = build_plan("two.onnx", refit=True)
+    x = np.zeros((2, 3), np.float32)
+    found = plan.refit({"a": np.full(3, 5, np.float32)}).run({"x": x})
+
+    assert set(plan.weights) == {"a", "b"}
+    assert found["y"].tolist() == [[5, 5, 5]] * 2
+    assert found["z"].tolist() == [[1, 1, 1]] * 2
 
 
 def test_inputs_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,12 +132,12 @@ def test_inputs_from_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["build", "open.onnx", "-o", "m.plan", "--profile", "x=2x4:5x4"]) == 0
     x = np.random.default_rng(0).standard_normal((5, 4), np.float32)
     np.savez("x.npz", x=x)
-    np.savez("bad.npz", x=x[:3])
+    np.savez("bad.npz", x=x[:1])
 
     assert cli.run(["run", "m.plan", "--inputs", "x.npz", "--save", "o.npz"]) == 0
     same_as_onnx_runtime("open.onnx", {"x": x}, load("o.npz")["y"])
     assert cli.run(["run", "m.plan", "--inputs", "bad.npz"]) == 3
-    assert "3x4" in capsys.readouterr().err
+    assert "1x4" in capsys.readouterr().err
 
 
 def test_a_session_of_a_plan() -> None:

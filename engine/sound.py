@@ -189,7 +189,7 @@ def _recurrent(spec: Recurrent, inputs: Sequence[View], outputs: Sequence[View])
     state = (d, b, hidden)
     _shaped([inputs[0]], (d, t, b, gates, hidden), "the first input")
     blocks = -(-hidden // WIDTH)
-    packed = (-(-hidden // 2), gates, WIDTH, 2) if spec.codes else (hidden, gates, WIDTH)
+    packed = (-(-hidden // 2), gates, WIDTH, 2) if spec.codes else (gates, hidden, WIDTH)
     _shaped([inputs[1]], (d, blocks, *packed), "the weights")
     _shaped([inputs[2], *outputs[1:]], state, "a state")
     if lstm or spec.before_reset:

@@ -27,7 +27,7 @@ class Recurrent:
         range of all rows, times them: an exact sum, times the scale of h times that of the column.
 
     Inputs: x·W + biases (d, t, b, gates, hidden); the weights of the recurrence, packed by :func:`packed`
-    (d, blocks, hidden, gates, 16); the first h (d, b, hidden); then LSTM's first c (d, b, hidden), or the
+    (d, blocks, gates, hidden, 16); the first h (d, b, hidden); then LSTM's first c (d, b, hidden), or the
     bias of GRU's product with Rh (d, hidden) if before_reset (it is not in the first input then); then the
     lengths (b), int32, if there are any; then, of one with codes, the scales of the recurrence's columns
     (d, gates, hidden).
@@ -97,7 +97,7 @@ def _product_of_codes(h: Any, codes: Any, scales: Any) -> Any:
 
 def packed_codes(r: Any, gates: int) -> Any:
     """Return int8 weights (hidden, gates · hidden) as (blocks, hidden/2 rounded up, gates, 16, 2)."""
-    lines = packed(r.T, gates)
+    lines = packed(r.T, gates).swapaxes(1, 2)
     blocks, hidden, _, _ = lines.shape
     pairs = np.zeros((blocks, hidden + hidden % 2, gates, WIDTH), r.dtype)
     pairs[:, :hidden] = lines
@@ -107,20 +107,20 @@ def packed_codes(r: Any, gates: int) -> Any:
 def unpacked_codes(r: Any, hidden: int) -> Any:
     """Return packed codes as (hidden before, gates, hidden after)."""
     blocks, pairs, gates, _, _ = r.shape
-    lines = r.transpose(0, 1, 4, 2, 3).reshape(blocks, 2 * pairs, gates, WIDTH)
+    lines = r.transpose(0, 2, 1, 4, 3).reshape(blocks, gates, 2 * pairs, WIDTH)
     return unpacked(lines, hidden)[:hidden]
 
 
 def packed(r: Any, gates: int) -> Any:
-    """Return weights (gates · hidden, hidden) as (blocks of 16 units, hidden, gates, 16), zeros added."""
+    """Return weights (gates · hidden, hidden) as (blocks of 16 units, gates, hidden, 16), zeros added."""
     hidden = r.shape[1]
     blocks = -(-hidden // WIDTH)
     wide = np.zeros((gates, blocks * WIDTH, hidden), r.dtype)
     wide[:, :hidden] = r.reshape(gates, hidden, hidden)
-    return np.ascontiguousarray(wide.reshape(gates, blocks, WIDTH, hidden).transpose(1, 3, 0, 2))
+    return np.ascontiguousarray(wide.reshape(gates, blocks, WIDTH, hidden).transpose(1, 0, 3, 2))
 
 
 def unpacked(r: Any, hidden: int) -> Any:
     """Return packed weights as (hidden before, gates, hidden after)."""
-    _, before, gates, _ = r.shape
-    return np.moveaxis(r, 0, 2).reshape(before, gates, -1)[..., :hidden]
+    _, gates, before, _ = r.shape
+    return r.transpose(2, 1, 0, 3).reshape(before, gates, -1)[..., :hidden]

@@ -44,7 +44,7 @@ def rows() -> Step:
 def lstm() -> Step:
     spec = Recurrent("LSTM", (False,), (ACT, ACT, ACT), lengths=True)
     states = [view(1, 3, 5), view(1, 3, 5)]
-    inputs = [view(1, 7, 3, 4, 5), view(1, 1, 5, 4, 16), *states, view(3, dtype=I4)]
+    inputs = [view(1, 7, 3, 4, 5), view(1, 1, 4, 5, 16), *states, view(3, dtype=I4)]
     return step(spec, inputs, view(1, 7, 3, 5), view(1, 3, 5), view(1, 3, 5))
 
 

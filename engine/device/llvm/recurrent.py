@@ -26,6 +26,9 @@ from graphdoc.engine.expr import F32, I8, Expr
 from graphdoc.engine.kernels.recurrent import WIDTH, Recurrent
 from graphdoc.engine.program import Step
 
+_APART = 3
+"""Rows of a batch from which on they go gate by gate, where registers are few."""
+
 SUMS = 8
 """Independent sums that hide the latency of a multiplication and addition."""
 
@@ -58,10 +61,11 @@ class _Emitter:
         self.step, self.spec, self.target = step, spec, target
         self.fn = fn = Function()
         self.directions, self.steps, self.batch, self.gates, self.hidden = step.inputs[0].shape
-        self.rows = min(self.batch, 2 if target.registers < 32 else 4)
         self.lanes = target.lanes(F32)
+        self.rows, self.apart = _rows_of(self.batch, target, spec)
         self.kind = vector("float", self.lanes)
-        self.vectors = WIDTH // self.lanes if self.rows == 1 else 1
+        self.vectors = 1 if self.rows > 1 and not self.apart else WIDTH // self.lanes
+        self.vectors = min(self.vectors, 2) if self.apart else self.vectors
         self.blocks = -(-self.hidden // WIDTH)
         self.terms = fn.dim(self.hidden)
         self.pairs = fn.dim(-(-self.hidden // 2)) if spec.codes else 0
@@ -97,12 +101,16 @@ class _Emitter:
         with units(fn, [fn.dim(self.directions), fn.dim(parts)]) as (d, part):
             first = fn.least(fn.mul(part, count), last)
             _Part(self, d, first, count, groups).run()
-        own = 4 * self.pad * rows * 6 + (2 * self.pad * rows if self.spec.codes else 0)
-        return fn.kernel(own, self._threads(parts))
+        more = 2 * self.pad if self.spec.codes else 4 * self.gates * WIDTH if self.apart else 0
+        return fn.kernel((4 * self.pad * 6 + more) * rows, self._threads(parts))
 
     def _threads(self, parts: int) -> int:
         units = self.directions * parts
         return threads_for(0, self._work() * self.batch * self.directions, units)
+
+    def chosen(self, part: str) -> Sequence[int]:
+        """Return the gates that a part of a step computes."""
+        return {"all": range(self.gates), "gates": range(2), "candidate": range(2, 3)}[part]
 
     def address(self, k: int, *at: Number) -> Value:
         """Return where operand k has an element; positions left out are 0."""
@@ -110,6 +118,20 @@ class _Emitter:
         for position, step in zip(at, self.strides[k], strict=False):
             place = fn.add(place, fn.mul(position, step))  # type: ignore[assignment]
         return fn.at(self.bases[k], place, "float")
+
+
+def _rows_of(batch: int, target: Target, spec: Recurrent) -> tuple[int, bool]:
+    """Return how many rows of the batch go together, and whether their gates go one after another.
+
+    A vector of weights serves all rows that go together, and the second-level cache gives one for every two
+    products at best. With few registers the sums of more than two rows have room for one gate at a time; its
+    weights then stay in the first-level cache for all rows.
+    """
+    if target.registers >= 32:
+        return min(batch, 4), False
+    if batch < _APART or spec.codes:
+        return min(batch, 2), False
+    return min(range(_APART, min(batch, 4) + 1), key=lambda r: (-(-batch // r) * r, -r)), True
 
 
 class _Part:
@@ -124,9 +146,9 @@ class _Part:
         places = [parent.store]
         for _ in range(6):
             places.append(self.fn.at(places[-1], self.fn.mul(count, parent.padded), "float"))
-        self.states, self.update, self.reset = places[:4], places[4], places[5]
+        self.states, self.update, self.reset, self.kept = places[:4], *places[4:]
         rows = StateRows(count, parent.terms, parent.padded)
-        self.codes = StateCodes(self.fn, self.lanes, rows, places[6]) if self.spec.codes else None
+        self.codes = StateCodes(self.fn, self.lanes, rows, self.kept) if self.spec.codes else None
         self.scale: Value | None = None
 
     def run(self) -> None:
@@ -170,10 +192,20 @@ class _Part:
     def _block(self, moment: "_Moment", states: list[Value], block: Number, part: str, ragged: bool) -> None:
         """Emit a block of units for all groups of rows; a last group is moved back to end with the rows."""
         fn, size = self.fn, self.parent.rows
-        with fn.loop(0, self.groups) as (group, _):
-            first = fn.least(fn.mul(group, size), fn.sub(self.count, size))
-            rows = _Rows(self, moment, states, first)
-            _Block(rows, block, part, ragged).run()
+        gates: Sequence[int | None] = [None]
+        if self.parent.apart:
+            gates = self.parent.chosen(part)
+        for gate in gates:
+            with fn.loop(0, self.groups) as (group, _):
+                first = fn.least(fn.mul(group, size), fn.sub(self.count, size))
+                work = _Block(_Rows(self, moment, states, first, size), block, part, ragged)
+                if gate is None:
+                    work.run()
+                else:
+                    work.keep(gate, self.kept)
+        if self.parent.apart:
+            with fn.loop(0, self.count) as (row, _):
+                _Block(_Rows(self, moment, states, row, 1), block, part, ragged).finish(self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +229,15 @@ class _Moment:
 class _Rows:
     """A group of rows at one step: where the thread's memory has each one's state.
 
-    t: which step of each row's sequence it is. alive: whether that has not ended yet; None: none ends early.
+    first: the first of ``count`` rows, among those of the part. t: which step of each row's sequence it is.
+    alive: whether that has not ended yet; None: none ends early.
     """
 
-    def __init__(self, part: _Part, moment: _Moment, states: list[Value], first: Number) -> None:
+    def __init__(self, part: _Part, moment: _Moment, states: list[Value], first: Number, count: int) -> None:
         self.part, self.parent, self.fn, self.lanes = part, part.parent, part.fn, part.lanes
         self.direction = part.direction
-        self.batch = [self.fn.add(part.first, self.fn.add(first, k)) for k in range(part.parent.rows)]
-        self.first = first
+        self.first, self.count = first, count
+        self.batch = [self.fn.add(part.first, self.fn.add(first, k)) for k in range(count)]
         places = [*states, part.update, part.reset]
         lines = [self._lines(place, first) for place in places]
         self.last, self.following, self.cells, self.new_cells, self.update, self.reset = lines
@@ -229,7 +262,7 @@ class _Rows:
     def _lines(self, place: Value, first: Number) -> list[Value]:
         size = self.parent.padded
         lines = [self.fn.at(place, self.fn.mul(first, size), "float")]
-        for _ in range(self.parent.rows - 1):
+        for _ in range(self.count - 1):
             lines.append(self.fn.at(lines[-1], size, "float"))
         return lines
 
@@ -242,17 +275,39 @@ class _Block:
         self.parent, self.fn, self.lanes = rows.parent, rows.fn, rows.lanes
         self.spec = rows.parent.spec
         self.first = self.fn.mul(block, WIDTH)
-        self.chosen = {"all": range(self.parent.gates), "gates": range(2), "candidate": range(2, 3)}[part]
+        self.chosen = self.parent.chosen(part)
 
     def run(self) -> None:
         """Emit the sums of some vectors of units, then what follows from them, until the block is done."""
         vectors = self.parent.vectors
         with self.fn.loop(0, WIDTH, vectors * self.lanes) as (begin, _):
             sums = self._sums(begin)
-            for row in range(self.parent.rows):
+            for row in range(self.rows.count):
                 for v in range(vectors):
                     own = {g: sums[row, g, v] for g in self.chosen}
                     self._finish(row, self.fn.add(begin, v * self.lanes), own)
+
+    def keep(self, gate: int, memory: Value) -> None:
+        """Emit the sums of one gate and leave them in memory, [row][gate][16]."""
+        vectors = self.parent.vectors
+        with self.fn.loop(0, WIDTH, vectors * self.lanes) as (begin, _):
+            for (row, _, v), total in self._sums_of([gate], begin).items():
+                line = self._kept(memory, row, gate)
+                self.fn.store(total, self.fn.at(line, self.fn.add(begin, v * self.lanes), "float"))
+
+    def finish(self, memory: Value) -> None:
+        """Emit what follows from the sums of one row that lie in memory."""
+        with self.fn.loop(0, WIDTH, self.lanes) as (begin, _):
+            lines = {g: self._kept(memory, 0, g) for g in self.chosen}
+            sums = {
+                g: self.fn.load(self.parent.kind, self.fn.at(x, begin, "float")) for g, x in lines.items()
+            }
+            self._finish(0, begin, sums)
+
+    def _kept(self, memory: Value, row: int, gate: int) -> Value:
+        fn, gates = self.fn, self.parent.gates
+        place = fn.add(fn.mul(fn.add(self.rows.first, row), gates * WIDTH), gate * WIDTH)
+        return fn.at(memory, place, "float")
 
     # ---- sums --------------------------------------------------------------------------------------------
 
@@ -260,27 +315,28 @@ class _Block:
         """Return, by row, gate and vector, the inputs plus the products with the last state."""
         if self.rows.part.codes is not None:
             return self._sums_of_codes(self.rows.part.codes, begin)
+        return self._sums_of(self.chosen, begin)
+
+    def _sums_of(self, gates: Sequence[int], begin: Number) -> dict[tuple[int, int, int], Value]:
         fn, parent = self.fn, self.parent
-        keys = [
-            (row, g, v) for row in range(self.parent.rows) for g in self.chosen for v in range(parent.vectors)
-        ]
+        keys = [(row, g, v) for row in range(self.rows.count) for g in gates for v in range(parent.vectors)]
         unroll = 4 if parent.hidden % 4 == 0 else 1
         split = min(unroll, -(-SUMS // len(keys)))
         zero = floating(0, parent.kind)
         start = [self._input(row, g, fn.add(begin, v * self.lanes)) for row, g, v in keys]
         start += [zero] * (len(keys) * (split - 1))
         source = self.rows.reset if self.part == "candidate" else self.rows.last
-        line = parent.gates * WIDTH
-        place = fn.add(fn.mul(self.block, fn.mul(parent.terms, line)), begin)
+        place = fn.add(fn.mul(self.block, fn.mul(parent.terms, parent.gates * WIDTH)), begin)
         panel = fn.at(parent.address(1, self.rows.direction), place, "float")
+        panels = {g: fn.at(panel, fn.mul(parent.terms, g * WIDTH), "float") for g in gates}
         with fn.loop(0, parent.terms, unroll, start) as (term, sums):
-            side = fn.at(panel, fn.mul(term, line), "float")
+            sides = {g: fn.at(panels[g], fn.mul(term, WIDTH), "float") for g in gates}
             states = [fn.at(s, term, "float") for s in source]
             for u in range(unroll):
                 ones = [fn.splat(fn.load("float", fn.at(s, u, "float")), self.lanes) for s in states]
-                for g in self.chosen:
+                for g in gates:
                     for v in range(parent.vectors):
-                        place = fn.at(side, u * line + g * WIDTH + v * self.lanes, "float")
+                        place = fn.at(sides[g], u * WIDTH + v * self.lanes, "float")
                         column = fn.load(parent.kind, place)
                         for row, one in enumerate(ones):
                             n = keys.index((row, g, v)) + len(keys) * (u % split)

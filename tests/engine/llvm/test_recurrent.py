@@ -36,7 +36,7 @@ def test_packing_is_undone() -> None:
 @pytest.mark.parametrize("cell", ["LSTM", "GRU", "GRU before reset", "RNN"])
 @pytest.mark.parametrize(
     ("directions", "steps", "batch", "hidden"),
-    [(1, 7, 1, 32), (2, 5, 1, 21), (2, 4, 3, 16), (1, 3, 5, 8), (1, 1, 2, 50)],
+    [(1, 7, 1, 32), (2, 5, 1, 21), (2, 4, 3, 16), (1, 3, 5, 8), (1, 1, 2, 50), (2, 3, 7, 21), (1, 2, 4, 32)],
 )
 def test_cells(cell: str, directions: int, steps: int, batch: int, hidden: int) -> None:
     """Sizes that fill no block, both directions, rows of a batch, with a first state."""

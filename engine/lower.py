@@ -43,6 +43,7 @@ FAMILIES = (
     "einsum",
     "blocks",
     "attention",
+    "attention_ms",
     "fused",
     "quantize",
     "integer",

@@ -33,7 +33,7 @@ def join_heads(at: Site, x: View) -> View:
     return at.reshape(x.permuted((0, 2, 1, 3)), (batch, length, heads * width))
 
 
-def _behind(at: Site, past: View | None, new: View) -> View:
+def behind(at: Site, past: View | None, new: View) -> View:
     """Return new keys or values behind those of the cache."""
     if past is None or not past.size:
         return new
@@ -83,7 +83,7 @@ def attention(
         raise NotLowered("dtypes that round between the steps")
     q, k, v = (split_heads(at, x, n) for x, n in ((Q, q_num_heads), (K, kv_num_heads), (V, kv_num_heads)))
     offset = 0 if past_key is None else past_key.shape[2]
-    k, v = _behind(at, past_key, k), _behind(at, past_value, v)
+    k, v = behind(at, past_key, k), behind(at, past_value, v)
     shared = k.shape[1]
     if q.shape[1] % shared:
         raise ValueError(f"{q.shape[1]} query heads do not divide into {shared} key heads")
@@ -161,25 +161,33 @@ def rotary_embedding(
     half = size // 2
     if {X.dtype, cos_cache.dtype, sin_cache.dtype} not in ({F32}, {F64}):
         raise NotLowered("dtypes that round between the steps")
-    caches = [_at_positions(at, c, position_ids) for c in (cos_cache, sin_cache)]
+    caches = [at_positions(at, c, position_ids) for c in (cos_cache, sin_cache)]
     if any(c.shape[-1] != half for c in caches):
         raise ValueError(f"caches of width {caches[0].shape[-1]} do not rotate {size} elements")
+    y = rotated(at, x, caches[0], caches[1], interleaved)
+    return y if len(X.shape) == 4 else join_heads(at, y)
+
+
+def rotated(at: Site, x: View, cosines: View, sines: View, interleaved: int) -> View:
+    """Return x (B, heads, S, D), its first features turned in pairs by angles, whose cosines and sines are
+    (B, S, pairs)."""
+    half = cosines.shape[-1]
     y = at.fresh(x.shape, x.dtype, x)
     step, second = (2, 1) if interleaved else (1, half)
     parts, targets = ([v.sliced(3, start, half, step) for start in (0, second)] for v in (x, y))
     shape = parts[0].shape
-    inputs = [*parts, *(with_ones(c, [1]).broadcast(shape) for c in caches)]
+    inputs = [*parts, *(with_ones(c, [1]).broadcast(shape) for c in (cosines, sines))]
     a, b, cos, sin = (load(k, x.dtype) for k in range(4))
     real = apply("sub", apply("mul", cos, a), apply("mul", sin, b))
     imaginary = apply("add", apply("mul", sin, a), apply("mul", cos, b))
     at.step(Map((real, imaginary)), inputs, targets)
-    if size < x.shape[3]:
-        rest = x.shape[3] - size
-        at.copy(x.sliced(3, size, rest), y.sliced(3, size, rest))
-    return y if len(X.shape) == 4 else join_heads(at, y)
+    if 2 * half < x.shape[3]:
+        rest = x.shape[3] - 2 * half
+        at.copy(x.sliced(3, 2 * half, rest), y.sliced(3, 2 * half, rest))
+    return y
 
 
-def _at_positions(at: Site, cache: View, positions: View | None) -> View:
+def at_positions(at: Site, cache: View, positions: View | None) -> View:
     """Return the rows of a cache (positions, r/2) at positions (B, S), or the cache (B, S, r/2) itself."""
     if positions is None:
         return cache

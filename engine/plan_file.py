@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _HEAD = struct.Struct("<8sIIQQ")
 _START = 64
 _LINE = 64
 _TEXT_LIMIT = 1 << 30
+_PIECE = 1 << 20
 _REBUILD = "make the plan again:  graphdoc build MODEL -o PLAN"
 
 
@@ -73,10 +74,11 @@ def read(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], list[Any]]:
             size = os.fstat(file.fileno()).st_size
             if size < _START:
                 raise _damaged(path, "it is cut short")
+            found = _digest(file)
             memory = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except OSError as error:
         raise ModelError(f"cannot read the plan: {error.strerror}", where=str(path)) from error
-    text, runs = _checked(memory, size, path)
+    text, runs = _checked(memory, size, found, path)
     try:
         content = json.loads(text)
         blobs = [_blob(runs, *place) for place in content["blobs"]]
@@ -85,8 +87,21 @@ def read(path: "str | os.PathLike[str]") -> tuple[dict[str, Any], list[Any]]:
     return content, blobs
 
 
-def _checked(memory: Any, size: int, path: Any) -> tuple[bytes, Any]:
-    """Return the text and the runs of a file that is what its head says."""
+def _digest(file: IO[bytes]) -> bytes:
+    """Return the checksum of a file as :func:`packed` counts it.
+
+    Read piece by piece: pages touched through a mapping would stay in this process's memory.
+    """
+    digest = hashlib.sha256(file.read(_HEAD.size))
+    file.seek(_START)
+    piece = bytearray(_PIECE)
+    while count := file.readinto(piece):  # type: ignore[attr-defined]
+        digest.update(memoryview(piece)[:count])
+    return digest.digest()
+
+
+def _checked(memory: Any, size: int, found: bytes, path: Any) -> tuple[bytes, Any]:
+    """Return the text and the runs of a file that is what its head says. found: its checksum."""
     magic, version, zero, text, runs = _HEAD.unpack(memory[: _HEAD.size].tobytes())
     if magic != MAGIC:
         raise ModelError("this is no plan", where=str(path), next_step=_REBUILD)
@@ -99,9 +114,7 @@ def _checked(memory: Any, size: int, path: Any) -> tuple[bytes, Any]:
     start = _START + _padded(text)
     if zero or text > _TEXT_LIMIT or start + runs != size:
         raise _damaged(path, "its size is not what its head says")
-    digest = hashlib.sha256(memory[: _HEAD.size])
-    digest.update(memory[_START:])
-    if digest.digest() != memory[_HEAD.size : _START].tobytes():
+    if found != memory[_HEAD.size : _START].tobytes():
         raise _damaged(path, "its checksum does not fit")
     return memory[_START : _START + text].tobytes(), memory[start:]
 

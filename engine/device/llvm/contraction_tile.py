@@ -143,13 +143,16 @@ def block_tiles(work: Work, count: int, rows: int) -> int:
     """Return how many tiles of rows make a block, over which all panels of b go before the next one.
 
     Where b stays in the second-level cache, as few as let the lines of the output be finished while they are
-    near; else as many as the third-level cache holds of a, since b comes from there or from memory.
+    near; else as many as the third-level cache holds of a, since b comes from there or from memory. All
+    blocks have as many, up to one: threads share them, and those past the last row are no work.
     """
     itemsize = work.views[0].dtype.itemsize
     if work.k * work.n * itemsize <= NEAR:
         written = sum(1 for view in work.views[2:] if any(view.strides[:-1]))
-        return max(1, min(count, NEAR // max(1, rows * (work.k + written * work.n) * itemsize)))
-    low, high = work.views[0].extent
-    nbytes = min(max(high - low, 1), max(work.m * work.k, 1)) * itemsize
-    blocks = max(1, min(count, -(-nbytes // BLOCK)))
-    return max(1, -(-count // blocks))
+        most = max(1, NEAR // max(1, rows * (work.k + written * work.n) * itemsize))
+        blocks = -(-count // most)
+    else:
+        low, high = work.views[0].extent
+        nbytes = min(max(high - low, 1), max(work.m * work.k, 1)) * itemsize
+        blocks = max(1, min(count, -(-nbytes // BLOCK)))
+    return max(1, -(-count // max(1, blocks)))

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from graphdoc.engine.schedule import buffers_outside, units
 
 _WORD = 8
 
-_SHARES = 2
+_FEWEST, _MOST = 2, 8
 """Shares of a step per thread: where one thread is held up, less is left waiting for it."""
+
+_WORTH = 32
+"""Times the least work that a thread is worth (walk.ENOUGH), some 30 µs, from which steps are cut finer."""
 
 _BLOCKS: list[Any] = []
 """Words of contexts that are no more; a worker that comes late may look at them at any time."""
@@ -54,6 +58,32 @@ class Context:
 
     def __del__(self, blocks: list[Any] = _BLOCKS) -> None:
         blocks.extend(self.words)
+
+
+@cache
+def shares(most: int, threads: int) -> int:
+    """Return into how many shares to cut a step of which ``most`` threads could do a part worth their while.
+
+    A share has costs of its own, so there are only a few; long steps are cut finer, since at a step's end
+    threads wait for the last share. Where parts are few, all threads should get as many.
+    """
+    if threads == 1:
+        return 1
+    finer = most // (_WORTH * threads) * threads
+    found = min(most, threads * _MOST, max(threads * _FEWEST, finer))
+    if most > threads * _MOST:
+        return found
+    counts = (found, min(threads, most), most)
+    return min(counts, key=lambda count: _longest(most, count, threads))  # the first of equals
+
+
+def _longest(parts: int, count: int, threads: int) -> int:
+    """Return how many of equal parts, cut into so many shares, are done one after another at least."""
+    free = [0] * threads
+    for share in range(count):
+        first = free.index(min(free))
+        free[first] += (share + 1) * parts // count - share * parts // count
+    return max(free)
 
 
 class Table:
@@ -96,8 +126,7 @@ class Table:
 
     def _span(self, steps: range) -> Span:
         kernels = [k for i in steps if (k := self.kernels[i]) is not None]
-        most = self.threads * _SHARES if self.threads > 1 else 1
-        counts = [min(k.threads, most) for k in kernels]
+        counts = [shares(k.threads, self.threads) for k in kernels]
         found = units([self.program.steps[i] for i in steps], self.memory, counts)
         records = np.zeros((len(steps), driver.RECORD), np.int64)
         for row, i, kernel in zip(records, steps, kernels, strict=True):

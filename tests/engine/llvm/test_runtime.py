@@ -18,6 +18,7 @@ from graphdoc.engine.device import cpu
 from graphdoc.engine.device.llvm import compiler
 from graphdoc.engine.device.llvm.builder import Kernel
 from graphdoc.engine.device.llvm.objects import ObjectCache
+from graphdoc.engine.device.llvm.table import shares
 from graphdoc.engine.errors import InputError, RunnerError
 from graphdoc.engine.program import Kind, Program, evaluate
 from tests.engine.llvm import toy
@@ -103,6 +104,21 @@ def test_an_input_that_does_not_fit_is_refused(bad: Any) -> None:
         executable.run([bad])
 
     assert executable.run([np.ones(4, np.float32)])[0].tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("most", "threads", "expected"),
+    [(1, 2, 1), (3, 2, 3), (50, 2, 4), (330, 2, 10), (5000, 2, 16), (5000, 1, 1), (9999, 16, 128)],
+)
+def test_long_steps_are_cut_finer(most: int, threads: int, expected: int) -> None:
+    """Never into more shares than are worth it."""
+    assert shares(most, threads) == expected
+
+
+@pytest.mark.parametrize(("most", "expected"), [(4, 4), (6, 2), (8, 4), (10, 2), (12, 4)])
+def test_few_parts_are_shared_evenly(most: int, expected: int) -> None:
+    """Ten parts in four shares would be 2, 3, 2, 3: six one after another."""
+    assert shares(most, 2) == expected
 
 
 def test_threads_run_one_executable_at_once() -> None:
@@ -386,6 +402,7 @@ def test_a_killed_writer_leaves_the_cache_whole(tmp_path: Path, root: Path) -> N
     code = """
     import pathlib
     from graphdoc.engine.device.llvm.objects import ObjectCache
+from graphdoc.engine.device.llvm.table import shares
     cache = ObjectCache(pathlib.Path(__import__("os").environ["XDG_CACHE_HOME"]) / "o")
     print("go", flush=True)
     for number in range(10**6):

@@ -17,13 +17,14 @@ from graphdoc.engine.ops.table import Call, Operator, TensorType, canonical_doma
 from graphdoc.engine.scope import FUNCTION, MAIN, enter, qualified
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Step:
     """One node: the bound operator, and what it reads, writes and lets go.
 
     run: called with the inputs; with the bound bodies too where ``bodies`` is not empty.
     keys: the tap name of each output ("" for an unused slot).
     frees: values that no later step reads.
+    fixed: the results follow from constants alone, so that every run gives the same.
     """
 
     node: ir.Node
@@ -33,6 +34,7 @@ class Step:
     keys: tuple[str, ...]
     bodies: Mapping[str, "Body"]
     frees: tuple[ir.Value, ...] = ()
+    fixed: bool = False
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Body:
 
     captured: values of enclosing graphs that this one reads.
     constants: initializers and Constant nodes.
+    known: constants and the results of fixed steps that are kept; None before a whole run found them.
+    rest: the steps that a run over ``known`` has to take.
     """
 
     scope: str
@@ -49,6 +53,20 @@ class Body:
     constants: dict[ir.Value, Any] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     captured: tuple[ir.Value, ...] = ()
+    known: dict[ir.Value, Any] | None = None
+    rest: tuple[Step, ...] = ()
+
+    def keep(self, found: Mapping[ir.Value, Any]) -> None:
+        """Take over the results of fixed steps; graph outputs are made anew for each caller."""
+        kept = {step for step in self.steps if step.fixed and all(v in found for v in step.outputs if v.name)}
+        rest = tuple(step for step in self.steps if step not in kept)
+        read = {v for step in rest for v in (*step.inputs, *_captures(step))}
+        self.rest = rest
+        self.known = self.constants | {value: x for value, x in found.items() if value in read}
+
+
+def _captures(step: Step) -> tuple[ir.Value, ...]:
+    return tuple(v for body in step.bodies.values() for v in body.captured)
 
 
 @dataclass(slots=True)
@@ -116,10 +134,16 @@ class Builder:
             bodies = bodies if isinstance(run, partial) else {}
         keys = tuple(qualified(body.scope, v.name) if v.name else "" for v in node.outputs)
         step = Step(node, run, tuple(node.inputs), tuple(node.outputs), keys, bodies)
+        step.fixed = not bodies and self._repeats(node, opsets, run)
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and run is not None:
             body.constants[node.outputs[0]] = self.settings.place(run())
         else:
             body.steps.append(step)
+
+    def _repeats(self, node: ir.Node, opsets: Mapping[str, int], run: Any) -> bool:
+        """Whether equal inputs give equal results, however often it runs."""
+        row = find(canonical_domain(node.domain), node.op_type, version_of(node, opsets))
+        return isinstance(run, partial) and row is not None and not row.random
 
     def _function(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Function | None:
         """Return the model's own function that a node calls, or the one that stands in for a missing row."""
@@ -255,6 +279,7 @@ def _plan_frees(body: Body) -> None:
             last.setdefault(value, index)
     captured.update((v, None) for v in body.outputs if v is not None and v not in own)
     body.captured = tuple(captured)
+    _mark_fixed(body)
     kept = {*body.outputs, *body.constants}
     frees: dict[int, list[ir.Value]] = {}
     for value, index in last.items():
@@ -262,3 +287,13 @@ def _plan_frees(body: Body) -> None:
             frees.setdefault(index, []).append(value)
     for index, step in enumerate(body.steps):
         step.frees = tuple(frees.get(index, ()))
+
+
+def _mark_fixed(body: Body) -> None:
+    """Leave ``fixed`` to the steps that read nothing but constants and results of other fixed steps."""
+    fixed, outputs = set(body.constants), set(body.outputs)
+    for step in body.steps:
+        step.fixed = step.fixed and all(v is None or v in fixed for v in step.inputs)
+        step.fixed = step.fixed and outputs.isdisjoint(step.outputs)
+        if step.fixed:
+            fixed.update(step.outputs)

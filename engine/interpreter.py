@@ -15,6 +15,7 @@ import onnx_ir as ir
 from graphdoc.engine.body import Body, Builder, Settings, Step, declared
 from graphdoc.engine.device.placement import fetch, place
 from graphdoc.engine.errors import GraphdocError, RunnerError
+from graphdoc.engine.misfit import input_names, reason, unlike_inputs
 from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.scope import MAIN, Occurrences, qualified
 
@@ -63,6 +64,7 @@ class Interpreter:
         self._xp = xp
         self._seed = seed
         self._rng = np.random.default_rng(seed)
+        self._state = self._rng.bit_generator.state
         settings = Settings(xp, truth, model.functions, self._rng, self.place, self._nested)
         builder = Builder(settings)
         self.body = builder.graph(model.graph, model.opset_imports)
@@ -80,7 +82,7 @@ class Interpreter:
         Raises RunnerError that names the node when an operator fails.
         """
         run = BodyRun(self, watch or Watch(taps=frozenset(taps)))
-        self._rng.bit_generator.state = np.random.default_rng(self._seed).bit_generator.state
+        self._rng.bit_generator.state = self._state
         with np.errstate(all="ignore"):
             frame: Frame = {
                 value: self.place(feeds[str(value.name)])
@@ -123,6 +125,17 @@ _PROMOTED = frozenset({"float32", "float16", "bfloat16"})
 _NOISY = frozenset({*_PROMOTED, "float64"})
 
 
+KEPT = 1 << 27
+"""Bytes that a body keeps of what follows from constants alone: dequantised weights, shapes, masks."""
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value that every run will read: NumPy refuses to write to it."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
+
+
 class Owner(Protocol):
     """Where the values of a run lie."""
 
@@ -142,13 +155,15 @@ class BodyRun:
         self.tapped: dict[str, Any] = {}
         self._turn: dict[str, int] = {}
         self._left = watch.budget
-        self._rng = np.random.default_rng(watch.seed)
+        self._noise = np.random.default_rng(watch.seed) if watch.noise else None
         self._watched = bool(watch.taps or watch.given or watch.noise)
+        self._whole = not self._watched and watch.only is None and watch.timings is None
 
     def body(self, body: Body, frame: Frame) -> tuple[Any, ...]:
         """Run all steps of a body over ``frame``, which holds inputs and captured values."""
-        for value, constant in body.constants.items():
-            frame.setdefault(value, constant)
+        if self._whole and body.constants.keys().isdisjoint(frame):
+            return self._straight(body, frame)
+        frame = {**body.constants, **frame}
         if body.scope != MAIN and (self.watch.given or self.watch.taps):
             for value in body.inputs:
                 frame[value] = self._record(
@@ -162,6 +177,52 @@ class BodyRun:
                 self._skip(step, frame)
             for value in step.frees:
                 frame.pop(value, None)
+        return tuple(None if v is None else frame.get(v) for v in body.outputs)
+
+    def _straight(self, body: Body, frame: Frame) -> tuple[Any, ...]:
+        """Run a body that nobody watches; from the second time on without the steps that give the same again.
+
+        Not for a frame that replaces constants: what was kept may follow from them.
+        """
+        if body.known is None:
+            return self._first(body, frame)
+        frame = {**body.known, **frame}
+        normal = self.owner.normal
+        results: Any
+        for step in body.rest:
+            if step.bodies:
+                results = self._compute(step, frame)
+            else:
+                arguments = [frame.get(value) for value in step.inputs]
+                try:
+                    results = step.run(*arguments)
+                except GraphdocError:
+                    raise
+                except Exception as error:
+                    raise failure(step, arguments, error) from error
+            if isinstance(results, tuple):
+                frame.update(zip(step.outputs, map(normal, results), strict=False))
+            else:
+                frame[step.outputs[0]] = normal(results)
+            for value in step.frees:
+                frame.pop(value, None)
+        return tuple(None if v is None else frame.get(v) for v in body.outputs)
+
+    def _first(self, body: Body, frame: Frame) -> tuple[Any, ...]:
+        """Run a body for the first time: look at dtypes, and keep what every run gives again."""
+        frame = {**body.constants, **frame}
+        found: dict[ir.Value, Any] = {}
+        left = KEPT
+        for step in body.steps:
+            check_dtypes(step, [frame.get(value) for value in step.inputs])
+            self._step(step, frame, nested=body.scope != MAIN)
+            size = sum(nbytes(frame[value]) for value in step.outputs) if step.fixed else left + 1
+            if size <= left:
+                found.update((value, _frozen(frame[value])) for value in step.outputs)
+                left -= size
+            for value in step.frees:
+                frame.pop(value, None)
+        body.keep(found)
         return tuple(None if v is None else frame.get(v) for v in body.outputs)
 
     def _wanted(self, step: Step, *, nested: bool) -> bool:
@@ -240,9 +301,10 @@ class BodyRun:
 
     def _noisy(self, key: str, value: Any) -> Any:
         size = 0.0 if self.watch.noise is None else self.watch.noise.get(key, 0.0)
-        if not size or not hasattr(value, "dtype") or value.dtype.name not in _NOISY:
+        rng = self._noise
+        if not size or rng is None or not hasattr(value, "dtype") or value.dtype.name not in _NOISY:
             return value
-        change = self._rng.standard_normal(value.shape, dtype=np.float32) * np.float32(size)
+        change = rng.standard_normal(value.shape, dtype=np.float32) * np.float32(size)
         return (value * self.owner.place(1 + change)).astype(value.dtype)
 
 
@@ -273,12 +335,22 @@ class _Bound:
         return self.run.body(self.body, inner)
 
 
-def failure(step: Step, arguments: list[Any], error: Exception) -> RunnerError:
-    """Return what is raised when an operator fails: the node, and the shapes of its inputs."""
-    shapes = ", ".join(_describe(a) for a in arguments)
+def check_dtypes(step: Step, arguments: list[Any]) -> None:
+    """Raise RunnerError where inputs of one type variable have several dtypes: NumPy would promote them."""
+    dtypes = {value.dtype for value in arguments if hasattr(value, "dtype")}
+    complaint = unlike_inputs(step.node, step.run, arguments) if len(dtypes) > 1 else ""
+    if complaint:
+        raise failure(step, arguments, TypeError(complaint), complaint)
+
+
+def failure(step: Step, arguments: list[Any], error: Exception, why: str = "") -> RunnerError:
+    """Return what is raised when an operator fails: the node, why, and the shapes of its inputs."""
+    why = why or reason(step.node, step.run, arguments, error)
+    names = input_names(step.node, step.run)
+    shapes = ", ".join(f"{name} {_describe(a)}" for name, a in zip(names, arguments, strict=False))
     name = step.node.name or step.keys[0]
     return RunnerError(
-        f"runner engine failed at {step.node.op_type} '{name}': {str(error) or type(error).__name__}",
+        f"runner engine failed at {step.node.op_type} '{name}': {why}",
         where=f"inputs {shapes or 'none'}",
         next_step="look at the layer and its inputs:  graphdoc inspect MODEL --layers",
     )

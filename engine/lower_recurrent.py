@@ -132,7 +132,10 @@ def _first(given: View | None, layer: Layer, shape: Sequence[int], at: Site) -> 
         return _constant(np.zeros((1, 1, 1)), at).broadcast(shape)
     array = content(given)
     view = given if array is None else constant(array, at.name)
-    return view.permuted([1, 0, 2]) if layer.layout else view
+    view = view.permuted([1, 0, 2]) if layer.layout else view
+    if tuple(view.shape) != tuple(shape):
+        raise NotLowered("a state that does not fit")
+    return view
 
 
 @lowering("LSTM")

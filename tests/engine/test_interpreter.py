@@ -397,7 +397,7 @@ def test_a_failing_operator_is_named_with_its_inputs() -> None:
         build(text).run(feeds)
 
     assert "failed at Add 'y.then_branch/p'" in caught.value.cause
-    assert caught.value.where == "inputs float32[2], float32[3]"
+    assert caught.value.where == "inputs A float32[2], B float32[3]"
     assert caught.value.next_step
 
 

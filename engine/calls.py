@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.columns import merged
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.engine.interpreter import failure
 from graphdoc.engine.parts import HostNode, Known, Segment, Source, Stage
@@ -25,11 +26,9 @@ Bind = Callable[[HostNode], Bodies]
 
 def calls_of(stage: Stage, bind: Bind) -> list[Call]:
     """Return one function per part, in order."""
-    found = []
-    for part, frees in zip(stage.parts, stage.frees, strict=True):
-        call = _segment(part) if isinstance(part, Segment) else host_call(part, bind)
-        found.append(_freeing(call, frees) if frees else call)
-    return found
+    plain = [_segment(p) if isinstance(p, Segment) else host_call(p, bind) for p in stage.parts]
+    calls = zip(merged(stage, plain), stage.frees, strict=True)
+    return [_freeing(call, frees) if frees else call for call, frees in calls]
 
 
 def _freeing(call: Call, frees: Sequence[str]) -> Call:

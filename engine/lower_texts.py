@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.engine.columns import Codes
 from graphdoc.engine.expr import F32, I64, Expr, apply, cast, index
 from graphdoc.engine.lower import NotLowered, Site, constant, lowering
 from graphdoc.engine.lower_layout import with_ones
@@ -12,31 +13,8 @@ from graphdoc.engine.lower_trees import ML
 from graphdoc.engine.program import View
 
 
-class _Places(dict[str, int]):
-    """Where names stand; −1 for any other."""
-
-    def __missing__(self, name: str) -> int:
-        return -1
-
-
-def _codes(names: Sequence[str], *, strict: bool) -> Callable[[Any], Any]:
-    """Return the function from strings to where they stand among the names, the last of equal ones.
-
-    −1 where nowhere; strict: then ValueError.
-    """
-    find = _Places((name, k) for k, name in enumerate(names)).__getitem__
-
-    def codes(x: Any) -> Any:
-        found = np.fromiter(map(find, x.ravel().tolist()), np.int64, x.size)
-        if strict and found.size and found.min() < 0:
-            raise ValueError("unknown category, and zeros is 0")
-        return found.reshape(x.shape)
-
-    return codes
-
-
 def _categories(cats_strings: Sequence[str] | None = None, zeros: int = 1, **_: Any) -> Callable[[Any], Any]:
-    return _codes(cats_strings or (), strict=not zeros)
+    return Codes(cats_strings or (), strict=not zeros)
 
 
 @lowering("OneHotEncoder", domain=ML, codes=_categories)

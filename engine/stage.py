@@ -424,7 +424,7 @@ def _site(program: Program, name: str, node: Node, row: Operator, coded: bool) -
 
 def _function(node: Node, run: Any, source: Source, key: str) -> HostNode:
     """Return a host node that applies a function of one array on behalf of a graph's node."""
-    return HostNode(Node(node.node, run, (), (), (key,), {}), (source,), (key,), {})
+    return HostNode(Node(node.node, run, (), (), node.keys, {}), (source,), (key,), {})
 
 
 def _draws(row: Operator | None, node: Node) -> bool:

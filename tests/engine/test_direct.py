@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from graphdoc.engine.errors import InputError, RunnerError
+from graphdoc.engine.interpreter import Interpreter
 from graphdoc.engine.level1 import Compiled, compiled
 from graphdoc.session import Session
 from graphdoc.surgeon.model import open_source
@@ -178,3 +179,38 @@ def test_a_session_checks_what_it_has_not_seen() -> None:
         session.run({"x": np.zeros((2, 3), np.float64), "b": np.ones(3, np.float32)})
     with pytest.raises(InputError):
         session.run({"x": np.zeros((2, 3), np.float32)})
+
+
+TABLE = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+g (string[N,M] x) => (float[N,1,2] a, float[N,1,3] b, float[N,1,2] c, string[N,1] d)
+<int64[1] i = {0}, int64[1] j = {-1}, int64[1] k = {1}> {
+    p = Gather <axis = 1> (x, i)
+    q = Gather <axis = 1> (x, j)
+    d = Gather <axis = 1> (x, k)
+    a = ai.onnx.ml.OneHotEncoder <cats_strings = ["u", "v"]> (p)
+    b = ai.onnx.ml.OneHotEncoder <cats_strings = ["v", "w", "v"], zeros = ZEROS> (q)
+    c = ai.onnx.ml.OneHotEncoder <cats_strings = ["w", "u"]> (d) }"""
+
+
+def test_columns_of_one_table_are_looked_up_together() -> None:
+    """Each by its own categories, whatever the table's size; what else reads a column still gets it."""
+    proto = parser.parse_model(TABLE.replace("ZEROS", "1"))
+    below = Interpreter(open_source(proto).model)
+    runs = model(TABLE.replace("ZEROS", "1"))
+    for rows in (["uuv", "vwx", "x u"], ["wuvv"], ["uwv", "uww"]):
+        x = np.array([list(row) for row in rows], object)
+        want = below.run({"x": x})
+        for _ in range(2):
+            found = runs.run({"x": x})
+            for name, value in want.items():
+                np.testing.assert_array_equal(found[name], value)
+    assert runs.run({"x": np.empty((0, 3), object)})["b"].shape == (0, 1, 3)
+    for bad, message in (([["v"]], "out of bounds"), ([["u", "u", "none"]], "OneHotEncoder .b.: unknown category")):
+        strict = model(TABLE.replace("ZEROS", "0"))
+        for _ in range(2):
+            with pytest.raises(RunnerError, match=message):
+                strict.run({"x": np.array(bad, object)})
+        good = np.array([["u", "u", "v"]], object)
+        np.testing.assert_array_equal(strict.run({"x": good})["b"], [[[0, 0, 1]]])
+        with pytest.raises(RunnerError, match=message):
+            strict.run({"x": np.array(bad, object)})

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from graphdoc.compare import half
 from graphdoc.compare.bridges import AGAIN
-from graphdoc.compare.causes import Suspect, explain
+from graphdoc.compare.causes import Fading, Suspect, explain
 from graphdoc.compare.changes import Changes
 from graphdoc.compare.environment import environment, memory_available
 from graphdoc.compare.examine import MOST, Scene, examine, measure_noise
@@ -133,7 +134,7 @@ def compare(
         feeds = (fed.feeds, feeds_for(fed.feeds, ref, test))
         feeding = test.feeding({point.key for point in measured_points})
         measured = _measure(a, b, feeds, measured_points, ref, test, options, feeding, progress, errors)
-        scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options))
+        scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options), measured.patterns)
         judged, evidence = _judge(scene, measured.findings, options)
         sides = (
             _side("A", ref, a, _untouched(a, feeds[0], measured.outputs_a, measured.seconds_a, options)),
@@ -143,7 +144,7 @@ def compare(
     rows = [(f, j) for f, j in zip(measured.findings, judged, strict=True) if f.point.key in wanted]
     evidence.changes = _changes(rows, ref, test)
     evidence.remarks += [pairs.remark] if pairs.remark else []
-    evidence.remarks += _stripped(ref, test)
+    evidence.remarks += _stripped(ref, test) + _widened(ref, test, options)
     alone = _alone(ref, test)
     result = _result(rows, evidence, sides, fed, options, alone)
     if errors is None:
@@ -157,6 +158,13 @@ def _stripped(ref: Target, test: Target) -> list[str]:
     sides = {"": ref} if test is ref else {"A: ": ref, "B: ": test}
     found = {side: stripped_remark(target.source.model) for side, target in sides.items()}
     return [f"{side}{text}" for side, text in found.items() if text]
+
+
+def _widened(ref: Target, test: Target, options: Options) -> list[str]:
+    """Return remarks on sides whose float16 ONNX Runtime computes in float32."""
+    sides = {"A": (options.ref, ref), "B": (options.test, test)}
+    found = (half.remark(label, target) for label, (runner, target) in sides.items() if runner == "ort")
+    return [text for text in found if text and not options.first_only]
 
 
 def _changes(rows: Sequence[tuple[Finding, Judgement]], ref: Target, test: Target) -> dict[str, str]:
@@ -378,7 +386,8 @@ def _result(
     skipped = absent + _skips(alone)
     index = {f.point.key: i for i, (f, _) in enumerate(rows)}
     runners = (sides[0].runner, sides[1].runner)
-    layers = tuple(_layer(f, j, index, evidence, runners) for f, j in rows)
+    fade = Fading({f.point.key: (index[f.point.key], f) for f, _ in rows})
+    layers = tuple(_layer(f, j, index, evidence, runners, fade) for f, j in rows)
     model = options.model or sides[0].model
     command = options.command or f"graphdoc compare {model}"
     case = Case(
@@ -419,6 +428,7 @@ def _layer(
     index: Mapping[str, int],
     evidence: Evidence,
     runners: tuple[str, str],
+    fade: Fading,
 ) -> Layer:
     point = finding.point
     truth_a, truth_b = evidence.truth.get(point.key, (None, None))
@@ -426,7 +436,7 @@ def _layer(
     notes = [judged.note]
     if judged.status in (Status.OWN, Status.NAN):
         changed = "" if finding.coarse else evidence.changes.get(point.key, "")
-        notes += [changed, *finding.notes]
+        notes += [changed, *finding.notes, fade.note(finding)]
         farther = "" if truth_a is None or truth_b is None else runners[truth_b > truth_a]
         notes.append(explain(Suspect((point.op, *finding.ops), finding.dtype_b, finding.metrics, farther)))
     if judged.status is not Status.AGREES and dtype != finding.dtype and finding.dtype_b:

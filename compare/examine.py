@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.compare.findings import Finding, is_fed, with_between
+from graphdoc.compare.findings import Finding, as_b_takes, is_fed, with_between
 from graphdoc.compare.judge import NOISE_MARGIN, Evidence, Judgement
 from graphdoc.compare.metrics import MismatchError, distance, epsilon, pairs, ratio
 from graphdoc.compare.numbers import number
@@ -34,7 +34,7 @@ UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an examination needs: both runners on their feeds, and the model of A."""
+    """What an examination needs: both runners on their feeds, the model of A, and the dtypes of B."""
 
     a: Runner
     b: Runner
@@ -43,6 +43,7 @@ class Scene:
     target: Target
     feeding: Mapping[str, Feeding]
     budget: int
+    patterns: Mapping[str, Any]
 
 
 def examine(
@@ -70,7 +71,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     values_a = {**scene.feeds_a, **scene.a.run(scene.feeds_a, list(wanted)).values}
     look = [f for f in look if is_fed(scene.feeding[f.point.key], values_a, scene.feeding)]
     keys = [f.point.key for f in look]
-    own_b = scene.b.forced(scene.feeds_b, values_a, with_between(keys, scene.feeding)).values
+    given = as_b_takes(values_a, scene.patterns)
+    own_b = scene.b.forced(scene.feeds_b, given, with_between(keys, scene.feeding)).values
     picks = [f.point.key for f in look if f.point.op in PICKS]
     run_b = scene.b.run(scene.feeds_b, picks).values if picks else {}
     truth = Interpreter(scene.target.model, truth=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.compare.limits import BOUNDED, own_limit
+from graphdoc.compare.masks import largest, smallest
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, epsilon, measure, ratio
 from graphdoc.compare.picture import Picture
 from graphdoc.compare.result import Limit, Metrics
@@ -59,6 +60,11 @@ class Finding:
     notes: list[str] = field(default_factory=list)
     picture: Picture | None = None
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether B holds the value in a dtype of fewer digits than A."""
+        return _coarser(self.dtype_b, self.dtype)
+
 
 Observe = Callable[[Sequence[Finding], Run, Run], None]
 """Takes the findings of a group of layers while the values of both sides are at hand."""
@@ -66,7 +72,10 @@ Observe = Callable[[Sequence[Finding], Run, Run], None]
 
 @dataclass(slots=True)
 class Measured:
-    """All findings, the outputs of both sides as tapped, and what the runners told of the time per layer."""
+    """All findings, the outputs of both sides as tapped, and what the runners told of the time per layer.
+
+    patterns: B's values without their elements, for the dtypes.
+    """
 
     findings: list[Finding]
     outputs_a: Values
@@ -74,6 +83,7 @@ class Measured:
     shapes: dict[str, tuple[int, ...]]
     seconds_a: dict[str, float] = field(default_factory=dict)
     seconds_b: dict[str, float] = field(default_factory=dict)
+    patterns: dict[str, Any] = field(default_factory=dict)
 
 
 def measure_all(
@@ -102,7 +112,11 @@ def measure_all(
     with ThreadPoolExecutor(1) as pool:
         while left:
             group, run_a, run_b = _run_group(a, b, feeds, left, budget, feeding)
-            pending = pool.submit(_own_errors, b, feeds[1], run_a, run_b, group, feeding, tolerance, collect)
+            result.patterns.update((key, _pattern(value)) for key, value in run_b.values.items())
+            given = as_b_takes(run_a.values, result.patterns)
+            pending = pool.submit(
+                _own_errors, b, feeds[1], given, run_a, run_b, group, feeding, tolerance, collect
+            )
             _keep(result, run_a, run_b, outputs)
             found = [
                 _total(Finding(point, feeding[point.key].op), run_a, run_b, shapes, tolerance)
@@ -167,6 +181,7 @@ class _Own:
 def _own_errors(
     b: Runner,
     feeds: Mapping[str, Any],
+    given: Values,
     run_a: Run,
     run_b: Run,
     group: Sequence[Point],
@@ -174,11 +189,10 @@ def _own_errors(
     tolerance: Tolerance | None,
     collect: Collect | None,
 ) -> dict[str, _Own]:
-    """Run B's layers on A's values, these in the dtypes that B's layers take, and measure each at once.
+    """Run B's layers on A's values (``given``, in the dtypes that B's layers take), and measure each at once.
 
     Values of B on A's inputs are not kept where the runner hands them over one by one: a third of the memory.
     """
-    given = {key: _as_dtype(value, run_b.values.get(key)) for key, value in run_a.values.items()}
     found: dict[str, _Own] = {}
 
     def note(key: str, forced: Any) -> None:
@@ -208,6 +222,18 @@ def with_between(keys: Collection[str], feeding: Mapping[str, Feeding]) -> list[
     return list(dict.fromkeys([*(name for key in keys for name in feeding[key].between), *keys]))
 
 
+def as_b_takes(values: Mapping[str, Any], patterns: Mapping[str, Any]) -> Values:
+    """Return A's values in the dtypes of B's; what B has no value of stays as it is."""
+    return {key: _as_dtype(value, patterns.get(key)) for key, value in values.items()}
+
+
+def _pattern(value: Any) -> Any:
+    """Return a value without its elements."""
+    if isinstance(value, list):
+        return type(value)(map(_pattern, value))
+    return np.empty(0, value.dtype) if isinstance(value, np.ndarray) else None
+
+
 def _as_dtype(value: Any, pattern: Any) -> Any:
     if isinstance(value, list) and isinstance(pattern, list):
         return type(value)(
@@ -221,7 +247,22 @@ def _as_dtype(value: Any, pattern: Any) -> Any:
         return value
     both_float = epsilon(value.dtype) and epsilon(pattern.dtype)
     with np.errstate(all="ignore"):
-        return value.astype(pattern.dtype) if both_float else value
+        return _cast(value, pattern.dtype) if both_float else value
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    """Return floats as others; what is too large becomes the largest of them, what is too small the smallest.
+
+    That a value overflows or vanishes is the doing of the layer before, and masks stay finite.
+    """
+    most = largest(dtype)
+    if most >= largest(value.dtype):
+        return value.astype(dtype)
+    cast = np.where(np.isinf(value), value, np.clip(value, -most, most)).astype(dtype)
+    gone = (cast == 0) & (value != 0)
+    if gone.any():
+        cast[gone] = np.copysign(smallest(dtype), value[gone]).astype(dtype)
+    return cast
 
 
 def _total(

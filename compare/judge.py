@@ -61,7 +61,7 @@ class Judgement:
 
     reach: the own errors on the way to it, added as independent ones. noise: measured, of it or of the values
     before it. rms: of A's value. coarse: it went through a grid of 8 bits or so. unreliable: the layer that
-    makes it a matter of chance.
+    makes it a matter of chance. broken: NaN or Inf stand on one side alone.
     """
 
     status: Status
@@ -72,6 +72,7 @@ class Judgement:
     rms: float = 0.0
     coarse: bool = False
     unreliable: str = ""
+    broken: bool = False
     note: str = ""
 
 
@@ -149,7 +150,8 @@ def _judge(
     noise = evidence.noise.get(finding.point.key, noise)
     limit = given or told or _limit(own_limit, reach, noise)
     unreliable = _unreliable(finding, before, evidence)
-    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, coarse, unreliable)
+    broken = bool(finding.metrics and finding.metrics.nonfinite_differ)
+    result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, coarse, unreliable, broken)
     result.status, result.note = _status(finding, result, before, evidence, user=given is not None)
     return result
 
@@ -217,6 +219,8 @@ def _status(
         return Status.REMARK, "random: only shape and dtype were compared"
     if finding.point.key in evidence.ties:
         return Status.REMARK, f"ties: another index among equal values, {evidence.ties[finding.point.key]} ×"
+    if so_far.broken and finding.narrowed and not user and not any(b.broken for b in before):
+        return Status.NAN, ""
     if _own_fault(finding, so_far.own_limit, user=user):
         return _blame(finding)
     user_limit = finding.point.key in evidence.given

@@ -7,6 +7,7 @@ ones in the same places, the error is measured a second time with these set to 0
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
@@ -20,6 +21,39 @@ HUGE = 0.05
 
 ORDINARY = 1e-3
 """Share of the largest magnitude below which a value does not."""
+
+
+END = 0.99
+"""Share of the largest finite number of a dtype from which on a value stands for the end of its range."""
+
+
+def without_ends(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return both arrays with 0 where both hold the largest number of their own, different dtypes.
+
+    −3.4e38 of a model in float32 is −65 504 in its float16 version: both say "not here". The same arrays
+    where the dtypes are equal, or one side alone has such a number somewhere.
+    """
+    ends = [largest(x.dtype) for x in (a, b)]
+    if a.dtype == b.dtype or a.size == 0 or a.shape != b.shape or not all(ends):
+        return a, b
+    sizes = (np.abs(x.astype(np.float64)) for x in (a, b))
+    at_a, at_b = ((size >= END * end) & (size <= end) for size, end in zip(sizes, ends, strict=True))
+    if not (at_a.any() and np.array_equal(at_a, at_b)):
+        return a, b
+    return np.where(at_a, a.dtype.type(0), a), np.where(at_b, b.dtype.type(0), b)
+
+
+def largest(dtype: np.dtype[Any]) -> float:
+    """Return the largest finite number of a float dtype, 0 for others."""
+    try:
+        return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return 0.0
+
+
+def smallest(dtype: np.dtype[Any]) -> float:
+    """Return the smallest number of a float dtype above 0."""
+    return float(ml_dtypes.finfo(dtype).smallest_subnormal)  # type: ignore[no-untyped-call]
 
 
 def without_mask(a: Array, b: Array) -> tuple[Array, Array]:

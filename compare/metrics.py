@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.compare.masks import SUSPICIOUS_RMS, without_mask
+from graphdoc.compare.masks import SUSPICIOUS_RMS, without_ends, without_mask
 from graphdoc.compare.metrics_native import TILE, WORKSHOP, Figures, Kernel, Limits
 from graphdoc.compare.result import Metrics
 
@@ -68,6 +68,9 @@ def distance(a: Any, b: Any) -> tuple[float, float]:
     whole = _brief(found).outcome()
     if whole[1] <= SUSPICIOUS_RMS:
         return whole
+    ends = [without_ends(x, y) for x, y in found]
+    if any(x is not z for (x, _), (z, _) in zip(found, ends, strict=True)):
+        whole, found = _brief(ends).outcome(), ends
     ordinary = _brief([without_mask(x, y) for x, y in found]).outcome()
     return max(whole, ordinary, key=lambda outcome: ratio(*outcome))
 
@@ -114,6 +117,9 @@ def measure(a: Any, b: Any, tolerance: Tolerance = Tolerance()) -> Metrics:
     whole = _measure(found, tolerance)
     if whole.rms_a <= SUSPICIOUS_RMS:
         return whole
+    ends = [without_ends(x, y) for x, y in found]
+    if any(x is not z for (x, _), (z, _) in zip(found, ends, strict=True)):
+        whole, found = _measure(ends, tolerance), ends
     ordinary = _measure([without_mask(x, y) for x, y in found], tolerance)
     return max(whole, ordinary, key=lambda metrics: metrics.error)
 

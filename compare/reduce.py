@@ -112,7 +112,8 @@ def reduce_mismatch(setting: Setting) -> Reduction:
     Raises DoesNotFailError when they agree, and what :func:`compare` raises.
     """
     reference = setting.ref_target or setting.target
-    setting = replace(setting, target=paired(reference, setting.target).test)
+    pairs = paired(reference, setting.target)
+    reference, setting = pairs.ref, replace(setting, target=pairs.test)
     fed = setting.inputs()
     options = Options(
         setting.ref,

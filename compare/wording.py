@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphdoc.compare.causes import HALF_MAX
+from graphdoc.compare.causes import FADED, HALF_MAX
 from graphdoc.compare.judge import UNSURE, is_wrong
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
@@ -164,6 +164,8 @@ def _say_own(case: Case, first: Layer | None) -> str:
     blame = f"; {wrong}, by this layer's own error" if wrong else "; by this layer's own error"
     if first is not None and CUT in first.note:
         blame += ": values lie outside the range of their codes"
+    elif first is not None and FADED in first.note:
+        blame += ": values too small for fp16 became 0"
     return _from(case, first) + blame
 
 

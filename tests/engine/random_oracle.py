@@ -27,6 +27,7 @@ from graphdoc.compare.ort_values import from_ort, is_unbridged, to_ort
 from graphdoc.engine.fuse import fuse
 from graphdoc.engine.interpreter import Interpreter, Watch
 from graphdoc.engine.level1 import Compiled
+from tests.engine.random_norms import NORMS as NORMS  # more reasons
 from tests.engine.random_reasons import explain
 from tests.engine.random_refusals import explain_by_graph, explain_refusal
 from tests.engine.random_suspect import Suspect

@@ -78,15 +78,15 @@ class Suspect:
             fine = (gap <= bound * size) & np.isfinite(self.a)
             return bool(np.all(fine | (self.a == self.truth) | (np.isnan(self.truth) & np.isnan(self.a))))
 
-    def theirs_within(self, relative: float, absolute: float, *, finite: bool = False) -> bool:
+    def theirs_within(self, relative: float, absolute: Any, *, finite: Any = False) -> bool:
         """Whether ONNX Runtime's result lies this near to ours: of the largest element, and plain.
 
-        finite: only elements count that are finite on both sides.
+        absolute, finite: one each, or arrays that broadcast to the elements. finite: only elements count that
+        are finite on both sides.
         """
         x, y = self.a.astype(np.float64), self.b.astype(np.float64)
         size = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
         with np.errstate(all="ignore"):
             fine = (np.abs(x - y) <= relative * size + absolute) & np.isfinite(x) & np.isfinite(y)
-        if finite:
-            fine |= ~np.isfinite(x) | ~np.isfinite(y)
+        fine |= np.asarray(finite) & (~np.isfinite(x) | ~np.isfinite(y))
         return bool(np.all(fine | (x == y) | (np.isnan(x) & np.isnan(y))))

@@ -348,6 +348,7 @@ EDGES: list[tuple[str, Case]] = [
             opset=13,
         ),
     ),
+    ("integers in float64", model("Pow", np.array([-1, 2]), np.array(7422422387440948339), opset=15)),
     ("shrink in float32", model("Shrink", np.array([2147778], np.uint32), bias=1.0703125, opset=9)),
 ]
 """Further inputs on which a reason holds."""

@@ -114,7 +114,12 @@ def _alone(draft: Draft, position: int, target: View) -> bool:
         for view in step.outputs
         if view.buffer is target.buffer
     ]
-    return all(_apart(view, target) for view in others)
+    low, high = target.extent
+    for view in others:
+        first, last = view.extent
+        if first < high and low < last and not _apart(view, target):
+            return False
+    return True
 
 
 def _apart(a: View, b: View) -> bool:

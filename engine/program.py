@@ -80,9 +80,13 @@ class View:
         """Return the first element touched and the one past the last; (offset, offset) when empty."""
         if 0 in self.shape:
             return self.offset, self.offset
-        ends = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
-        low = self.offset + sum(e for e in ends if e < 0)
-        return low, self.offset + sum(e for e in ends if e > 0) + 1
+        low = high = self.offset
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if stride < 0:
+                low += (size - 1) * stride
+            else:
+                high += (size - 1) * stride
+        return low, high + 1
 
     def permuted(self, axes: Sequence[int]) -> "View":
         """Return the view with its axes in another order."""
@@ -186,13 +190,18 @@ class Spec(Protocol):
 class Step:
     """One kernel over views.
 
-    nodes: names of the ONNX nodes whose meaning it carries, in order.
+    nodes: names of the ONNX nodes whose meaning it carries, in order, each once: where readers compute a
+        value again and meet later, their nodes would double at every meeting.
     """
 
     spec: Spec
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
     nodes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.nodes) > 1:
+            object.__setattr__(self, "nodes", tuple(dict.fromkeys(self.nodes)))
 
 
 @dataclass(slots=True)

@@ -154,3 +154,17 @@ def same(before: Program, after: Program) -> None:
     want, got = evaluate(before, feeds), evaluate(after, feeds)
     for name, value in want.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_nodes_are_named_once_however_often_a_value_is_computed_again() -> None:
+    """x·x + x, forty times over: each round reads the one before twice, and doubled the list of its nodes."""
+    p, (x,) = program({"x": (4, 6)})
+    for k in range(40):
+        square = step(p, mapped("mul"), [x, x], (4, 6))
+        total = step(p, mapped("add"), [square, x], (4, 6))
+        x = step(p, mapped("tanh"), [total], (4, 6), out=k == 39)
+
+    fused = fuse(p)
+
+    assert all(len(set(s.nodes)) == len(s.nodes) for s in fused.steps)
+    assert {name for s in fused.steps for name in s.nodes} == {f"n{k}" for k in range(120)}

@@ -20,7 +20,12 @@ CHAINS = 4
 """Vectors in flight: one chain of dependent instructions at a time leaves the processor idle."""
 
 DEAR = 16
-"""Instructions from which two vectors in flight are enough, and shorter code compiles in half the time."""
+"""Instructions from which vectors of several registers pay: LLVM splits each of their operations into one per
+register, so that what does not depend on each other stands side by side. Of one vector after another the
+processor would hold too few at a time to hide how long each takes."""
+
+SPEED = {1: 1.0, 2: 0.92, 4: 0.82}
+"""Registers to a vector, where it is dear, and the time that an element then takes, measured on softmax."""
 
 KEPT = 1 << 18
 """Elements of a row up to which expressions are kept for a later pass; beyond, memory is slower."""
@@ -36,7 +41,10 @@ class Along:
         self.spec, self.layout, self.threads = spec, layout, threads
         self.axis = layout.reduced[-1]
         self.lanes = lanes_of(spec, layout, target, self.axis)
-        chains = CHAINS if cost(exprs_of(spec)) <= DEAR else 2
+        dear = cost(exprs_of(spec)) > DEAR
+        together = registers(self.axis.size, self.lanes) if dear else 1
+        self.lanes *= together
+        chains = CHAINS if not dear else 2 if together == 1 else 1
         self.chains = min(chains, max(1, self.axis.size // self.lanes))
         reduced = [a.domain for a in layout.reduced if a.domain >= 0]
         varying = Varying(layout.varying, layout.inputs, reduced)
@@ -251,6 +259,12 @@ def ramp(fn: Function, first: Number, lanes: int) -> Value:
         return wide
     steps = ", ".join(f"i64 {k}" for k in range(lanes))
     return fn.op(f"add {wide}, <{steps}>", wide.type)
+
+
+def registers(size: int, lanes: int) -> int:
+    """Return how many registers to a vector are quickest for a line: its last vector computes some twice."""
+    counts = [count for count in SPEED if count == 1 or count * lanes <= size]
+    return min(counts, key=lambda count: -(-size // (count * lanes)) * count * SPEED[count])
 
 
 def fitting(lanes: int, size: int) -> int:

@@ -53,6 +53,7 @@ FAMILIES = (
     "ml",
     "svm",
     "texts",
+    "select",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 

@@ -17,6 +17,7 @@ from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.recurrent import GATES, WIDTH, Recurrent
 from graphdoc.engine.kernels.rows import Rows
+from graphdoc.engine.kernels.topk import TopK
 from graphdoc.engine.kernels.trees import TOGETHER, Trees
 from graphdoc.engine.kernels.winograd import Winograd
 from graphdoc.engine.program import Spec, Step, View
@@ -237,6 +238,17 @@ def _coupling(spec: Coupling, inputs: Sequence[View], outputs: Sequence[View]) -
         raise Unsound("a single class")
 
 
+def _topk(spec: TopK, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+    _counted(inputs, 1, "inputs")
+    _counted(outputs, 2, "outputs")
+    x, (values, indices) = inputs[0], outputs
+    _shaped([values, indices], (*x.shape[:-1], values.shape[-1]), "an output")
+    _typed([values], x.dtype, "the values")
+    _typed([indices], np.int64, "the indices")
+    if not 0 < values.shape[-1] <= x.shape[-1]:
+        raise Unsound(f"the first {values.shape[-1]} of {x.shape[-1]}")
+
+
 _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] = {
     Map: _map,
     Rows: _rows,
@@ -247,4 +259,5 @@ _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] 
     Recurrent: _recurrent,
     Trees: _trees,
     Coupling: _coupling,
+    TopK: _topk,
 }

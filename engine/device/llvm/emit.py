@@ -29,6 +29,7 @@ EMITTERS: Mapping[str, str] = {
     "Recurrent": "recurrent",
     "Trees": "trees",
     "Coupling": "coupling",
+    "TopK": "topk",
 }
 """Name of the specification's class → the module that has ``emit_`` and ``tactics_`` of that name."""
 

@@ -385,6 +385,28 @@ def test_a_fixed_size_cannot_be_changed() -> None:
         guess("text_line_recogniser", shapes={"x": (1, 4, 20, 20)})
 
 
+@pytest.mark.parametrize("length", [9, 11, 13, 14, 15])
+def test_a_length_that_an_export_left_in_is_found(length: int) -> None:
+    """A loop over time that was unrolled: the symbol says any length, the steps joined say one."""
+    helper = onnx.helper
+    steps = [helper.make_node("Identity", ["row"], [f"r{k}"]) for k in range(length)]
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("ReduceMean", ["x"], ["row"], axes=[1], keepdims=1),
+        *steps,
+        helper.make_node("Concat", [f"r{k}" for k in range(length)], ["all"], axis=1),
+        helper.make_node("Add", ["x", "all"], ["y"]),
+    ]
+    table = onnx.numpy_helper.from_array(np.random.default_rng(0).random((50, 6), np.float32), "table")
+    ids = helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["b", "s"])
+    out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["b", "s", 6])
+    graph = helper.make_graph(nodes, "g", [ids], [out], [table])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = make_inputs(load(model))
+    assert found.feeds["input_ids"].shape[1] == length
+    run(model, found)
+
+
 # ---- real models --------------------------------------------------------------------------------------
 
 FOLDER = os.environ.get("GRAPHDOC_MODELS")

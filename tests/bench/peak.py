@@ -4,15 +4,16 @@
 
 Each side opens the model and runs it three times in a process of its own, on the same seeded inputs. A
 figure is the highest resident memory minus what lay in memory when the libraries were imported and had run a
-model of one node; with ``--bare``, when they were imported. ``session`` simplifies, fuses and compiles
-(objects come from the user's cache where it has them), ``plan`` loads what ``graphdoc build`` made; its
-weights are pages of the file, and counted.
+model of one node; with ``--bare``, when they were imported. ``cold`` simplifies, fuses and compiles, with an
+empty cache; ``again`` is the same in a second process; ``plan`` loads what ``graphdoc build`` made. Pages of
+files are counted.
 """
 
 import argparse
 import importlib
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-SIDES = ("session", "plan", "ort")
+SIDES = ("cold", "again", "plan", "ort")
 RUNS = 3
 MIB = float(1 << 20)
 
@@ -42,6 +43,10 @@ def measure(side: str, path: str, feeds: str, threads: int, *, bare: bool) -> fl
     open_ = _ort(threads) if side == "ort" else _ours(side, threads)
     if not bare:
         open_(str(pathlib.Path(feeds).with_name(f"first.{'plan' if side == 'plan' else 'onnx'}")))(first)
+    if not bare and side in ("cold", "again"):
+        from graphdoc.session import Session
+
+        Session(str(pathlib.Path(feeds).with_name("first.onnx")), level=1, keep=False).run(first)
     pathlib.Path("/proc/self/clear_refs").write_text("5", "utf-8")  # the peak is counted from here on
     before = resident("VmRSS")
     run = open_(path)
@@ -51,7 +56,7 @@ def measure(side: str, path: str, feeds: str, threads: int, *, bare: bool) -> fl
 
 
 def _ours(side: str, threads: int) -> Callable[[str], Callable[[Any], object]]:
-    for module in ("engine.device.cpu", "engine.fuse"):
+    for module in ("engine.device.cpu", "engine.fuse", "engine.kept", "surgeon.simplify", "compare.target"):
         importlib.import_module(f"graphdoc.{module}")
     from graphdoc.session import Session
 
@@ -102,7 +107,14 @@ def apart(side: str, path: pathlib.Path, folder: pathlib.Path, words: list[str])
     """Measure in a process of its own; None where it failed."""
     model = folder / "model.plan" if side == "plan" else path
     command = [sys.executable, __file__, str(model), "--side", side, "--feeds", str(folder / "feeds.npz")]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
+    )
     return float(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 

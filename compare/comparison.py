@@ -23,6 +23,7 @@ from graphdoc.compare.hashing import hash_value
 from graphdoc.compare.inputs import Inputs
 from graphdoc.compare.judge import Evidence, Judgement, judge, suspects
 from graphdoc.compare.metrics import MismatchError, Tolerance, distance, ratio
+from graphdoc.compare.noise import measure_floor
 from graphdoc.compare.pairing import paired
 from graphdoc.compare.ranking import PASSES, OwnErrors
 from graphdoc.compare.ranking_words import ranked, with_ranking
@@ -31,6 +32,7 @@ from graphdoc.compare.rounding import Rounding
 from graphdoc.compare.runner import Run, Runner, RunnerOptions, Values, open_runner
 from graphdoc.compare.target import Feeding, Point, Target
 from graphdoc.compare.tolerances import Described, Rule, find, unmatched
+from graphdoc.compare.truth import magnification, measure_truth
 from graphdoc.compare.wording import Case, verdict
 from graphdoc.engine.errors import NothingComparedError, RunnerError
 from graphdoc.surgeon.stubs import stripped_remark
@@ -56,6 +58,7 @@ class Options:
     memory: bytes for tapped values, None for an eighth of what is free. latency: time whole runs too.
     pictures: draw a few layers (compare/gallery.py).
     rank: rank layers by what their own errors do to the outputs, with so many reverse passes (ranking.py).
+    truth: hold every layer against float64. noise: run A against itself, which widens limits.
     first_only: stop looking once a layer is known to be wrong by itself; untapped runs are left out.
     command: what to type to repeat the comparison. model, suspect: the reference and the test as typed.
     """
@@ -71,6 +74,8 @@ class Options:
     memory: int | None = None
     latency: bool = True
     first_only: bool = False
+    truth: bool = False
+    noise: bool = False
     rank: bool = False
     passes: int = PASSES
     pictures: bool = False
@@ -135,7 +140,7 @@ def compare(
         feeding = test.feeding({point.key for point in measured_points})
         measured = _measure(a, b, feeds, measured_points, ref, test, options, feeding, progress, errors)
         scene = Scene(a, b, feeds[0], feeds[1], ref, feeding, _budget(options), measured.patterns)
-        judged, evidence = _judge(scene, measured.findings, options)
+        judged, evidence = _judge(scene, measured.findings, options, settings)
         sides = (
             _side("A", ref, a, _untouched(a, feeds[0], measured.outputs_a, measured.seconds_a, options)),
             _side("B", test, b, _untouched(b, feeds[1], measured.outputs_b, measured.seconds_b, options)),
@@ -331,9 +336,15 @@ def _numeric(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype != object
 
 
-def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple[list[Judgement], Evidence]:
+def _judge(
+    scene: Scene, findings: Sequence[Finding], options: Options, settings: RunnerOptions
+) -> tuple[list[Judgement], Evidence]:
     """Judge; where something looks wrong, look closer and judge again."""
     evidence, given = _told(findings, options.tolerances), options.given_limit
+    if options.noise:
+        measure_floor(scene.a, scene.target, scene.feeds_a, findings, settings, evidence)
+    if options.truth:
+        measure_truth(scene, findings, evidence)
     judged = judge(findings, evidence, given)
     steps: tuple[Callable[..., None], ...] = (examine,) if given else (examine, measure_noise)
     for step in steps:
@@ -341,6 +352,9 @@ def _judge(scene: Scene, findings: Sequence[Finding], options: Options) -> tuple
         if suspects(findings, judged) and not (found and step is measure_noise):
             step(scene, findings, judged, evidence)
             judged = judge(findings, evidence, given)
+    adds_up = any(j.status is Status.INHERITED for j in judged)
+    if options.truth or (adds_up and not given and not options.first_only):
+        evidence.magnified = magnification(scene)
     return judged, evidence
 
 
@@ -401,6 +415,7 @@ def _result(
         model,
         options.suspect or model,
         {label: _operators(points) for label, points in alone.items()},
+        evidence.magnified,
     )
     return Comparison(
         verdict=verdict(case),

@@ -64,20 +64,25 @@ def _worth(finding: Finding, judgement: Judgement) -> bool:
     return judgement.status in (Status.OWN, Status.NAN) or picks
 
 
-def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
-    keys = [f.point.key for f in look]
-    wanted = dict.fromkeys(keys)
-    wanted.update((n, None) for f in look for n in (*f.point.inputs, *scene.feeding[f.point.key].sources))
+def values_for(scene: Scene, findings: Sequence[Finding]) -> tuple[Values, Values]:
+    """Return A's values for some layers and what they read, and what B makes of A's values there."""
+    wanted = dict.fromkeys(f.point.key for f in findings)
+    wanted.update((n, None) for f in findings for n in (*f.point.inputs, *scene.feeding[f.point.key].sources))
     values_a = {**scene.feeds_a, **scene.a.run(scene.feeds_a, list(wanted)).values}
+    fed = [f.point.key for f in findings if is_fed(scene.feeding[f.point.key], values_a, scene.feeding)]
+    given = as_b_takes(values_a, scene.patterns)
+    return values_a, scene.b.forced(scene.feeds_b, given, with_between(fed, scene.feeding)).values
+
+
+def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
+    values_a, own_b = values_for(scene, look)
     look = [f for f in look if is_fed(scene.feeding[f.point.key], values_a, scene.feeding)]
     keys = [f.point.key for f in look]
-    given = as_b_takes(values_a, scene.patterns)
-    own_b = scene.b.forced(scene.feeds_b, given, with_between(keys, scene.feeding)).values
     picks = [f.point.key for f in look if f.point.op in PICKS]
     run_b = scene.b.run(scene.feeds_b, picks).values if picks else {}
     truth = Interpreter(scene.target.model, truth=True)
-    exact = _forced(truth, scene.feeds_a, values_a, keys)
-    moved = [_forced(truth, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
+    exact = forced(truth, scene.feeds_a, values_a, keys)
+    moved = [forced(truth, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
     for finding in look:
         key = finding.point.key
         if key in exact and key in values_a:
@@ -87,7 +92,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
             _check_ties(finding, values_a, run_b[key], evidence)
 
 
-def _forced(truth: Interpreter, feeds: Mapping[str, Any], given: Values, keys: Collection[str]) -> Values:
+def forced(truth: Interpreter, feeds: Mapping[str, Any], given: Values, keys: Collection[str]) -> Values:
+    """Return what an interpreter computes for some layers from given values."""
     wanted = frozenset(keys)
     found = truth.run(feeds, watch=Watch(taps=wanted, given=given, only=wanted))
     return {key: value for key, value in found.items() if key in wanted}
@@ -113,9 +119,9 @@ def _compare_to_truth(
     key = finding.point.key
     try:
         if b is not UNKNOWN:
-            to_b = float("inf") if b is None else _error(exact, b)
-            evidence.truth[key] = (_error(exact, a), to_b)
-        spread = max(_error(exact, other[key]) for other in moved if key in other)
+            to_b = float("inf") if b is None else error_of(exact, b)
+            evidence.truth[key] = (error_of(exact, a), to_b)
+        spread = max(error_of(exact, other[key]) for other in moved if key in other)
     except MismatchError:
         return
     smooth = epsilon(finding.dtype) and finding.point.op not in STEPS
@@ -205,12 +211,12 @@ def _rounding(finding: Finding, judgement: Judgement) -> float:
 
 def _apart(clean: Any, noisy: Any) -> float:
     try:
-        return _error(clean, noisy)
+        return error_of(clean, noisy)
     except MismatchError:
         return float("inf")
 
 
-def _error(a: Any, b: Any) -> float:
+def error_of(a: Any, b: Any) -> float:
     """Return RMS(b − a) ÷ RMS(a); texts have no distance, they are equal or not."""
     found = list(pairs(a, b))
     if any(x.dtype == object for x, _ in found):

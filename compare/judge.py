@@ -6,7 +6,7 @@ against a measured noise floor (examine.py).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdoc.compare.findings import Finding
@@ -42,16 +42,20 @@ class Evidence:
     """What closer examination of suspects brought to light, by tap name.
 
     own_limits: limits widened by measured conditioning. noise: error of the value when every layer rounds
-    differently. truth: distances of A and of B from float64. ties: how often another index among equal
-    values was picked. changes: what the two models do differently at a layer.
+    differently. floor: error of A against itself as other threads and optimisations run it. truth: distances
+    of A and of B from float64. ties: how often another index among equal values was picked. changes: what the
+    two models do differently at a layer. magnified: one unit in the last place of the inputs, and what it
+    makes of the outputs.
     """
 
     own_limits: dict[str, Limit] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
+    floor: dict[str, float] = field(default_factory=dict)
     truth: dict[str, tuple[float, float]] = field(default_factory=dict)
     ties: dict[str, int] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
     given: dict[str, Limit] = field(default_factory=dict)
+    magnified: tuple[float, float] | None = None
     remarks: list[str] = field(default_factory=list)
 
 
@@ -148,7 +152,7 @@ def _judge(
     reach = _reach(finding, own_limit, carried if coarse else min(carried, _most(finding)))
     noise = _carried(finding.point.op, rms, [(b.rms, b.noise) for b in before])
     noise = evidence.noise.get(finding.point.key, noise)
-    limit = given or told or _limit(own_limit, reach, noise)
+    limit = given or told or _limit(own_limit, reach, noise, evidence.floor.get(finding.point.key, 0.0))
     unreliable = _unreliable(finding, before, evidence)
     broken = bool(finding.metrics and finding.metrics.nonfinite_differ)
     result = Judgement(Status.AGREES, own_limit, limit, reach, noise, rms, coarse, unreliable, broken)
@@ -195,17 +199,49 @@ def _reach(finding: Finding, limit: Limit, carried: float) -> float:
     return math.hypot(min(own, limit.value) if math.isfinite(own) else limit.value, carried)
 
 
-def _limit(own: Limit, reach: float, noise: float) -> Limit:
+def _limit(own: Limit, reach: float, noise: float, floor: float) -> Limit:
     limit = total_limit(own, reach)
-    if NOISE_MARGIN * noise <= limit.value:
+    if NOISE_MARGIN * max(noise, floor) <= limit.value or math.isinf(floor):
         return limit
+    if floor > noise:
+        how = "other threads or optimisations in A"
+        reason = f"{NOISE_MARGIN:.0f} × measured noise: {how} move it by {number(floor)}"
+        return Limit(value=NOISE_MARGIN * floor, reason=reason)
     reason = f"{NOISE_MARGIN:.0f} × measured noise: other rounding in every layer moves it by {number(noise)}"
     return Limit(value=NOISE_MARGIN * noise, reason=reason)
 
 
-def _unreliable(finding: Finding, before: Iterable[Judgement], evidence: Evidence) -> str:
+DISCRETE = frozenset(
+    {
+        *("Floor", "Ceil", "Round", "Sign", "Mod", "NonMaxSuppression", "Equal"),
+        *("Greater", "Less", "GreaterOrEqual", "LessOrEqual"),
+    }
+)
+"""Operators that turn the last digit of an input into a step of their result."""
+
+BOTH_NEAR = "both sides are within rounding of float64"
+"""The note of a layer whose sides differ by more than one of them may, and are right both."""
+
+
+def _both_near(distances: tuple[float, float] | None, limit: Limit) -> bool:
+    return distances is not None and max(distances) <= limit.value
+
+
+def _flips(finding: Finding, before: Sequence[Judgement]) -> bool:
+    """Whether a layer with steps gives the same from the same inputs, and its inputs agree."""
+    to_whole = (
+        finding.point.op == "Cast" and finding.dtype not in ("object", "") and not epsilon(finding.dtype)
+    )
+    if finding.own != 0 or not (finding.point.op in DISCRETE or to_whole):
+        return False
+    return all(b.status is Status.AGREES for b in before)
+
+
+def _unreliable(finding: Finding, before: Sequence[Judgement], evidence: Evidence) -> str:
     """Return the layer that makes this value a matter of chance: a random operator, or a tie."""
     if is_random(finding) or finding.point.key in evidence.ties:
+        return finding.point.key
+    if _flips(finding, before) and _differs(finding, finding.own_limit, user=False):
         return finding.point.key
     return next((b.unreliable for b in before if b.unreliable), "")
 
@@ -221,25 +257,31 @@ def _status(
         return Status.REMARK, f"ties: another index among equal values, {evidence.ties[finding.point.key]} ×"
     if so_far.broken and finding.narrowed and not user and not any(b.broken for b in before):
         return Status.NAN, ""
+    own_rules = user or finding.point.key in evidence.given
     if _own_fault(finding, so_far.own_limit, user=user):
-        return _blame(finding)
-    user_limit = finding.point.key in evidence.given
+        near = not own_rules and _both_near(evidence.truth.get(finding.point.key), so_far.own_limit)
+        return (Status.AGREES, BOTH_NEAR) if near else _blame(finding)
     if not _differs(finding, so_far.limit, user=user):
-        return _agreement(finding, so_far, user=user or user_limit)
-    if so_far.unreliable:
-        return Status.REMARK, f"depends on {so_far.unreliable}"
-    if (
-        so_far.coarse
-        and so_far.limit.value > CHAOS
-        and finding.metrics is not None
-        and not (user or user_limit)
-    ):
-        return Status.REMARK, f"{UNSURE}: steps of 8 bits alone may move it by {number(so_far.limit.value)}"
-    if so_far.noise > CHAOS and finding.metrics is not None and not (user or user_limit):
-        return Status.REMARK, f"{UNSURE}: rounding alone moves it by {number(so_far.noise)}"
+        return _agreement(finding, so_far, user=own_rules)
+    excuse = _excuse(finding, so_far, before, user=own_rules)
+    if excuse:
+        return Status.REMARK, excuse
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
         return Status.OWN, finding.mismatch or "its inputs agree"
     return Status.INHERITED, finding.mismatch
+
+
+def _excuse(finding: Finding, so_far: Judgement, before: Sequence[Judgement], *, user: bool) -> str:
+    """Return why a value that differs without its layer's fault is set aside; "" where it is not."""
+    if _flips(finding, before):
+        return "ties: its inputs agree, but lie on different sides of a step"
+    if so_far.unreliable:
+        return f"depends on {so_far.unreliable}"
+    if user or finding.metrics is None:
+        return ""
+    if so_far.coarse and so_far.limit.value > CHAOS:
+        return f"{UNSURE}: steps of 8 bits alone may move it by {number(so_far.limit.value)}"
+    return f"{UNSURE}: rounding alone moves it by {number(so_far.noise)}" if so_far.noise > CHAOS else ""
 
 
 def _agreement(finding: Finding, so_far: Judgement, *, user: bool) -> tuple[Status, str]:

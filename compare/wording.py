@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from graphdoc.compare.causes import FADED, HALF_MAX
 from graphdoc.compare.judge import UNSURE, is_wrong
+from graphdoc.compare.metrics import epsilon
 from graphdoc.compare.numbers import group, number, times
 from graphdoc.compare.result import Kind, Layer, Side, Skip, Status, Verdict
 
@@ -29,7 +30,8 @@ class Case:
 
     command: of this comparison without options for output. model, suspect: the reference and the test as they
     were typed, for the next steps. skipped: values that were not compared although both sides have them.
-    alone: operators of the values that only A has, and that only B has.
+    alone: operators of the values that only A has, and that only B has. magnified: what one unit in the last
+    place of the inputs makes of the outputs, where it was measured.
     """
 
     layers: Sequence[Layer]
@@ -42,6 +44,7 @@ class Case:
     model: str
     suspect: str
     alone: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    magnified: tuple[float, float] | None = None
 
 
 def verdict(case: Case) -> Verdict:
@@ -180,7 +183,10 @@ def _say_random(case: Case, first: Layer | None) -> str:
 
 
 def _say_ties(case: Case, first: Layer | None) -> str:
-    return f"up to ties: {_at(first) if first else ''} picks another index among equal values"
+    at = _at(first) if first else ""
+    if first is not None and "step" in first.note:
+        return f"up to ties: inputs of {at} agree within rounding, but lie on different sides of a step"
+    return f"up to ties: {at} picks another index among equal values"
 
 
 def _say_remark(case: Case, first: Layer | None) -> str:
@@ -261,6 +267,8 @@ def _facts_agree(case: Case, first: Layer | None) -> Facts:
     if first is not None:
         yield "where", f"{_at(first)}  {first.node}"
     yield from _facts_unsure(case)
+    yield from _facts_truths(case)
+    yield from _facts_magnified(case)
     yield "compared", _facts_sides(case)
     yield from _facts_coverage(case)
 
@@ -290,7 +298,8 @@ def _facts_differ(case: Case, first: Layer | None) -> Facts:
         yield "limit", first.own_limit.reason
     yield from _facts_why(first)
     if first.truth_a is not None and first.truth_b is not None:
-        yield "truth", f"A is {number(first.truth_a)} from float64, B {number(first.truth_b)}"
+        yield "truth", _truth(case, first, first.truth_a, first.truth_b)
+    yield from _facts_magnified(case)
     yield from _facts_outputs(case)
     if _outputs_agree(case.layers) and (hider := _hider(case.layers, first)):
         yield "hidden", f"the outputs agree: {_at(hider)} hides it again on this input"
@@ -304,6 +313,51 @@ def _in_steps(layer: Layer) -> str:
     if steps is None:
         return ""
     return f" ({number(steps)} of a step)" if steps < 1 else f" ({number(steps)} steps)"
+
+
+def _truth(case: Case, layer: Layer, a: float, b: float) -> str:
+    """Say how far both sides are from float64, in units of the last place too, and who is the outlier."""
+    eps = epsilon(layer.dtype.rpartition("/")[2]) if "float" in layer.dtype else 0.0
+    distances = [f"{number(x)}" + (f" ({number(x / eps)} ulp)" if eps else "") for x in (a, b)]
+    text = f"A is {distances[0]} from float64, B {distances[1]}"
+    nearer = closer(layer)
+    if not nearer or case.a.runner == case.b.runner:
+        return text
+    outlier = case.b if nearer == "A" else case.a
+    return f"{text}: {_RUNNERS.get(outlier.runner, outlier.runner)} is the outlier"
+
+
+_RUNNERS = {
+    "ort": "ONNX Runtime",
+    "engine": "the engine",
+    "engine:1": "the engine",
+    "reference": "onnx.reference",
+}
+
+ILL = 1000.0
+"""From this magnification of the inputs' last place on, a model is called ill-conditioned."""
+
+
+def _facts_magnified(case: Case) -> Facts:
+    if case.magnified is None:
+        return
+    step, change = case.magnified
+    ill = change > ILL * step
+    name = "ill-conditioned" if ill else "well-conditioned"
+    gain = f", {times(change / step)} as much" if ill else ""
+    moved = f"one ulp at the inputs ({number(step)}) moves the outputs by {number(change)}{gain}"
+    yield "inputs", f"the model is {name} here: {moved}"
+
+
+def _facts_truths(case: Case) -> Facts:
+    """Say who is nearer to float64 over all layers, where every layer was held against it."""
+    known = [layer for layer in case.layers if layer.truth_a is not None and layer.truth_b is not None]
+    if len(known) < len(case.layers) / 2 or not known:
+        return
+    nearer = Counter(closer(layer) for layer in known)
+    parts = [f"{group(nearer[side])} nearer in {side}" for side in "AB" if nearer[side]]
+    parts += [f"{group(nearer[''])} as near" if parts else "both are as near"] if nearer[""] else []
+    yield "truth", f"{_count(len(known), 'layer')} held against float64: {', '.join(parts)}"
 
 
 def _facts_why(first: Layer) -> Facts:

@@ -88,6 +88,8 @@ def compare_models(
     memory: int | None = None,
     latency: bool = True,
     pictures: bool = True,
+    truth: bool = False,
+    noise: bool = False,
     rank: bool = False,
     passes: int = PASSES,
     command: str = "",
@@ -106,6 +108,8 @@ def compare_models(
     shapes: sizes of dynamic inputs, ``{"x": (1, 3, 224, 224)}`` or ``["x=1x3x224x224"]``.
     memory: bytes that tapped values may take.
     latency, pictures: time whole runs too; draw histograms and the like of a few layers.
+    truth: hold every layer of both sides against float64. noise: run A against itself with other threads and
+        optimisations; what that moves counts as rounding.
     rank, passes: rank layers by what their own errors do to the outputs, with so many reverse passes.
 
     Raises ModelError, InputError, UsageError, RunnerError, NothingComparedError.
@@ -125,6 +129,8 @@ def compare_models(
         memory=memory,
         latency=latency,
         pictures=pictures,
+        truth=truth,
+        noise=noise,
         rank=rank,
         passes=passes,
         model=_as_typed(model),

@@ -38,7 +38,7 @@ def command_line(
         ("--passes", options.passes if options.rank and options.passes != usual.passes else None),
     ]
     words = [word for name, value in pairs if value is not None for word in (name, str(value))]
-    words += ["--rank"] if options.rank else []
+    words += [f"--{name}" for name in ("truth", "noise", "rank") if getattr(options, name)]
     return shlex.join(["graphdoc", "compare", *map(os.fspath, models), *words])
 
 

@@ -49,6 +49,8 @@ _FORMS = {
 @click.option("--rtol", type=TOLERANCE, help="Relative tolerance, element by element.")
 @click.option("--atol", type=TOLERANCE, help="Absolute tolerance, element by element.")
 @tolerance_option
+@click.option("--truth", is_flag=True, help="Hold every layer of both sides against float64.")
+@click.option("--noise", is_flag=True, help="Measure how much A differs from itself; limits follow.")
 @click.option("--rank", is_flag=True, help="Rank layers by what their own errors do to the outputs.")
 @click.option(
     "--passes", type=click.IntRange(1, 256), default=8, show_default=True, help="Reverse passes of --rank."
@@ -98,6 +100,8 @@ def command(**options: Any) -> int:
             tolerances=rules,
             shapes=options["shapes"],
             seed=options["seed"],
+            truth=options["truth"],
+            noise=options["noise"],
             rank=options["rank"],
             passes=options["passes"],
             threads=options["threads"],

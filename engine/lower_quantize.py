@@ -36,6 +36,9 @@ from graphdoc.engine.program import Kind, Program, View
 CODES = (I8, U8, I16, U16)
 """Quantised dtypes that expressions have and whose every code float32 holds."""
 
+_SMALL = 2.0**-60
+"""Scales from here to its reciprocal are far from over- and underflow."""
+
 _WIDE = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -80,14 +83,24 @@ def rescaled(y: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
     return cast(apply("add", q, const(shift, I32)) if shift else q, dtype)
 
 
-def _clamped(x: Expr, low: int, high: int) -> Expr:
+def _clamped(x: Expr, low: float, high: float) -> Expr:
     """Return x between two numbers; NaN becomes the lower one."""
     least = like(low, x)
     return apply("min", apply("select", apply("lt", least, x), x, least), like(high, x))
 
 
 def quantised(x: Expr, scale: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
-    """Return saturate(round(x ÷ scale) + zero), x and scale being of the dtype to divide in."""
+    """Return saturate(round(x ÷ scale) + zero), x and scale being of the dtype to divide in.
+
+    By constants in float32, x is clamped before it is divided: the same codes, and a bounded dividend.
+    """
+    constant = x.dtype == F32 and scale.op == "const" and (zero is None or zero.op == "const")
+    if constant and _SMALL < float(scale.value) < 1 / _SMALL:
+        shift = 0 if zero is None else int(zero.value)
+        info = np.iinfo(dtype)
+        ends = [np.float32(end - shift) * np.float32(scale.value) for end in (info.min, info.max)]
+        q = cast(apply("rint", apply("div", _clamped(x, *ends), scale)), I32)
+        return cast(apply("add", q, const(shift, I32)) if shift else q, dtype)
     q = apply("div", x, scale)
     return rescaled(cast(q, wide_dtype(q.dtype)), zero, dtype)
 

@@ -1,12 +1,15 @@
 """Scalar expressions as LLVM IR: every operation of ``engine/expr.py`` on vectors of any number of lanes."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from graphdoc.engine.device.llvm import math_cast, math_float, math_integer
 from graphdoc.engine.device.llvm.builder import Function, Target, Value, integer, mangled
 from graphdoc.engine.device.llvm.lanes import Lanes
-from graphdoc.engine.device.llvm.ranges import ordered, within
+from graphdoc.engine.device.llvm.ranges import bounds, constant_of, moderate, ordered, rounded_from, within
 from graphdoc.engine.expr import BF16, BOOL, F16, F32, OPERATIONS, Dtype, Expr, postorder
 
 Rule: TypeAlias = Callable[..., Value]
@@ -27,6 +30,7 @@ class Scalars:
         self.fn = fn
         self.lanes = Lanes(fn, lanes)
         self.native = target is not None and converts_half(target)
+        self.fused = target is not None and multiplies_and_adds(target)
 
     def emit(
         self,
@@ -68,6 +72,9 @@ class Scalars:
 
     def _emitted(self, node: Expr, done: Mapping[Expr, Value], leaf: dict[str, Any]) -> Value:
         args = [done[a] for a in node.args]
+        found = self._shortcut(node, done)
+        if found is not None:
+            return found
         if node.op in leaf:
             return self.from_memory(leaf[node.op](node.attr), node.dtype)
         if node.op == "const":
@@ -80,6 +87,33 @@ class Scalars:
             result = _rule(node)(self.lanes, *args)
         rounds = node.dtype in (F16, BF16) and node.op not in EXACT
         return math_cast.rounded(self.lanes, result, node.dtype, self.native) if rounds else result
+
+    def _shortcut(self, node: Expr, done: Mapping[Expr, Value]) -> Value | None:
+        """Return the same float32 by a shorter way, None where there is none.
+
+        A number that was quantised and dequantised at once stays a float. A bounded one is divided by a
+        constant through the reciprocal and what that leaves over, which a fused multiplication tells exactly:
+        the nearest float, but for one in millions next to it.
+        """
+        if node.dtype != F32 or node.op not in ("sub", "cast", "div"):
+            return None
+        if node.op == "div":
+            bounded = (
+                self.fused and moderate(node.args[1]) and math.isfinite(max(map(abs, bounds(node.args[0]))))
+            )
+            return self._divided(*(done[a] for a in node.args), node.args[1]) if bounded else None
+        rounded = rounded_from(node.args[0] if node.op == "sub" else node)
+        shift = constant_of(node.args[1]) if node.op == "sub" else 0.0
+        if rounded is None or rounded[1] != shift or rounded[0] not in done:
+            return None
+        whole = self.lanes.intrinsic("rint", done[rounded[0]])
+        return self.lanes.add(whole, 0.0)  # an integer has no -0
+
+    def _divided(self, a: Value, b: Value, divisor: Expr) -> Value:
+        v, exact = self.lanes, np.frexp(np.float32(divisor.value))[0] in (0.5, -0.5)
+        reciprocal = v.number(float(np.float32(1) / np.float32(divisor.value)), a.type)
+        q = v.mul(a, reciprocal)
+        return q if exact else v.fma(v.fma(v.negated(q), b, a), reciprocal, q)
 
     def _cast(self, source: Expr, dtype: Dtype, done: Mapping[Expr, Value]) -> Value:
         """Return an expression in another dtype, shorter where constants tell its range."""
@@ -97,6 +131,11 @@ class Scalars:
 def converts_half(target: Target) -> bool:
     """Return whether the processor converts float16 in vectors."""
     return "+f16c" in target.features.split(",") or "+fullfp16" in target.features.split(",")
+
+
+def multiplies_and_adds(target: Target) -> bool:
+    """Return whether the processor rounds a product and a sum once."""
+    return "+fma" in target.features.split(",") or target.registers == 32
 
 
 def _rule(node: Expr) -> Rule:

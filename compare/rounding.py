@@ -44,6 +44,9 @@ UNIFORM = 1 / math.sqrt(12)
 MARGIN = 3.0
 """Own error may be this many times what rounding is expected to do."""
 
+HALF = 0.51
+"""Steps that rounding takes a weight from where it was at most."""
+
 COARSEST = 0.5
 """No quantisation may be off by more of a value than this, however coarse its steps are."""
 
@@ -106,6 +109,8 @@ class Rounding:
                 finding.step = _step(grid, values[key])
             if regions.get(key):
                 _widen(finding, regions[key], moved.get(key, 0.0), values)
+                if finding.own is not None and finding.own > finding.own_limit.value:
+                    finding.notes += self._weights_apart(key)
 
     def region(self, key: str) -> Region:
         """Return what is rounded on the way to a value of B; nothing where A rounds there, too."""
@@ -156,6 +161,30 @@ class Rounding:
             if step is not None:
                 return step
         return None
+
+    def _weights_apart(self, key: str) -> Iterator[str]:
+        """Yield which of B's weights are further from A's than rounding takes them."""
+        names = [name for made in (key, *self._feeding_a[key].between) for name in self._makers_a[made]]
+        originals = [array for name in names if (array := self._scales_a.array(name)) is not None]
+        for made in (key, *self._feeding[key].between):
+            node = self._scales.makers.get(made)
+            if node is None or node.op_type != "DequantizeLinear":
+                continue
+            codes = self._scales.decoded(node)
+            scale = None if codes is None else self._scales.scale_along(node, codes.ndim)
+            alike = [
+                a for a in originals if codes is not None and a.shape == codes.shape and a.dtype.kind == "f"
+            ]
+            if codes is None or scale is None or len(alike) != 1:
+                continue
+            off = np.abs(codes - alike[0] / scale)
+            if (count := int(np.count_nonzero(off > HALF))) > 0:
+                which = f"{group(count)} of {group(off.size)} weights in {node.input[0]}"
+                yield f"{which} are more than half a step from A's, {number(float(off.max()))} at most"
+
+    @cached_property
+    def _scales_a(self) -> Scales:
+        return Scales(self._ref.proto, str(self._ref.source.folder or ""))
 
     def _uses(self, node: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Return who works with a node's weights: the node, or the readers of what it makes of them."""

@@ -176,6 +176,24 @@ class Scales:
             return None
         return self.step(node.input[places[1]])
 
+    def decoded(self, node: onnx.NodeProto) -> Array | None:
+        """Return the weights that a DequantizeLinear of constants gives, in steps from their zero point.
+
+        None where scale or codes are not constant, or lie in blocks.
+        """
+        codes, scale = self.array(node.input[0]), self.array(node.input[1])
+        used = _pair(node)
+        if codes is None or scale is None or used.block:
+            return None
+        zero = self.array(used.zero)
+        whole = codes.astype(np.float64)
+        return whole if zero is None else whole - _along(zero, whole.ndim, used.axis)
+
+    def scale_along(self, node: onnx.NodeProto, rank: int) -> Array | None:
+        """Return the scale of a DequantizeLinear so that it broadcasts over weights of that rank."""
+        scale = self.array(node.input[1])
+        return None if scale is None else _along(scale, rank, _pair(node).axis)
+
     def _made_of(self, node: onnx.NodeProto) -> float | None:
         """Return the step of weights that are quantised at run time."""
         weights = self.array(node.input[0])
@@ -220,6 +238,15 @@ class Scales:
 def _rms(values: Array) -> float:
     wide = values.astype(np.float64)
     return math.sqrt(float(np.mean(wide * wide))) if wide.size else 0.0
+
+
+def _along(values: Array, rank: int, axis: int | None) -> Array:
+    """Return values of each channel so that they broadcast; one value for all as it is."""
+    if values.size == 1:
+        return values.reshape(()).astype(np.float64)
+    shape = [1] * rank
+    shape[1 if axis is None else axis] = -1
+    return values.reshape(shape).astype(np.float64)
 
 
 def _input(node: onnx.NodeProto, place: int) -> str:

@@ -317,7 +317,8 @@ def _in_steps(layer: Layer) -> str:
 
 def _truth(case: Case, layer: Layer, a: float, b: float) -> str:
     """Say how far both sides are from float64, in units of the last place too, and who is the outlier."""
-    eps = epsilon(layer.dtype.rpartition("/")[2]) if "float" in layer.dtype else 0.0
+    units = "float" in layer.dtype and layer.step is None  # of codes a step says more
+    eps = epsilon(layer.dtype.rpartition("/")[2]) if units else 0.0
     distances = [f"{number(x)}" + (f" ({number(x / eps)} ulp)" if eps else "") for x in (a, b)]
     text = f"A is {distances[0]} from float64, B {distances[1]}"
     nearer = closer(layer)

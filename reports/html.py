@@ -45,6 +45,10 @@ _HEADINGS = {
     "ranking": "What moves the outputs",
     "limit": "How sure",
     "repair": "How sure",
+    "inputs": "How sure",
+    "only A": "Not compared",
+    "only B": "Not compared",
+    "skipped": "Not compared",
 }
 """The label of a fact → its heading on the page, in the page's order; other labels keep their word."""
 
@@ -53,6 +57,9 @@ _PREFIXES = {
     "error": "Error ",
     "limit": "Limit: ",
     "worst": "Largest difference: ",
+    "inputs": "Conditioning: ",
+    "only A": "Only A has ",
+    "only B": "Only B has ",
 }
 """What a fact says first where its heading does not."""
 

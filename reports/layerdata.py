@@ -113,6 +113,8 @@ def _detail(layer: Layer) -> dict[str, Any]:
         "ownLimit": _reason(layer.own_limit),
         "metrics": {key: _metric(value) for key, value in metrics.items() if value is not None},
         "picture": plain(layer.picture),
+        "step": layer.step,
+        "steps": layer.own_steps,
     }
     return {key: value for key, value in row.items() if value not in ("", None, {})}
 

@@ -22,6 +22,9 @@ _PLAIN = re.compile(
     r"|[−+]?\d+(?:\.\d+)?(?:e-?\d+)?(?:×\d+)*"  # numbers and shapes
     r"|[×÷–−…≈→%✓✗↳∅▲]"
 )
+_INDEX = re.compile(r"\[\d+[,\]]:?|\d+\]:?")
+"""The ends of an element's index, [0, 2, 5]: digits alone are no link."""
+
 _LOOKS_LIKE_REFERENCE = re.compile(r"gh-\d+|[0-9a-f]{7,40}|\d+", re.IGNORECASE)
 
 
@@ -65,6 +68,8 @@ def prose(text: str, *, table: bool = False) -> str:
 
 
 def _token(token: str, *, first: bool, table: bool) -> str:
+    if _INDEX.fullmatch(token) and not first:
+        return token
     match = _EDGES.match(token)
     before, core, after = match.groups() if match else ("", token, "")
     if not core:

@@ -119,10 +119,11 @@ const detail = (() => {
     if (!m) return [];
     const same = SIDES.filter(([, a, b]) => a in m || b in m);
     const worst = m.worst ? [["largest difference at", `[${m.worst.join(", ")}]`], ["A there", element(m.a_worst)], ["B there", element(m.b_worst)]] : [];
+    const steps = row.step ? [["step of its codes", number(row.step, 3)], ["own error, in steps", number(row.steps ?? null, 2)]] : [];
     const lone = m.nonfinite_differ ? [["NaN or Inf on one side alone", group(m.nonfinite_differ)]] : [];
     const shown = (v, key) => (/nan|inf|zero/.test(key) ? group(v) : number(v === undefined ? null : value(v), 4));
     return [
-      card("Metrics", "", list("", [...METRICS.map(([words, get]) => [words, get(m)]), ...lone, ...worst])),
+      card("Metrics", "", list("", [...METRICS.map(([words, get]) => [words, get(m)]), ...steps, ...lone, ...worst])),
       same.length ? card("Values of both sides", "", list("two", [["", "A", "B"], ...same.map(([words, a, b]) => [words, shown(m[a], a), shown(m[b], b)])])) : null,
     ];
   }

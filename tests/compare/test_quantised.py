@@ -121,6 +121,8 @@ def test_wrong_codes_of_weights_are_named(form: str) -> None:
     assert result.first_divergence is not None
     assert result.first_divergence.value == "y"
     assert "lie outside" not in result.first_divergence.note
+    told = "of 40 weights in w_q are more than half a step from A's" in result.first_divergence.note
+    assert told == (form == "qdq")
 
 
 def test_a_zero_point_that_does_not_fit_is_named() -> None:

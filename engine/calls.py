@@ -54,8 +54,10 @@ def host_call(part: HostNode, bind: Bind) -> Call:
     """Return the function of a node that level 0 runs."""
     short = short_way(part)
     dynamic = [s for s in part.inputs if not isinstance(s, Known)]
-    if short is not None and len(dynamic) == 1 and len(part.outputs) == 1:
-        return _one(part, short, dynamic[0], part.outputs[0])
+    if short is not None and len(part.outputs) == 1:
+        if len(dynamic) == 1:
+            return _one(part, short, dynamic[0], part.outputs[0])
+        return partial(_short, part, short, dynamic)
     return partial(_host, part, bind(part) if part.node.bodies else None)
 
 
@@ -69,6 +71,15 @@ def _one(part: HostNode, short: Callable[[Any], Any], source: str, target: str) 
             raise failure(part.node, [value_of(env, s) for s in part.inputs], error) from error
 
     return run
+
+
+def _short(part: HostNode, short: Callable[..., Any], sources: Sequence[str], env: Env, run: Any) -> None:
+    try:
+        env[part.outputs[0]] = short(*[env[source] for source in sources])
+    except GraphdocError:
+        raise
+    except Exception as error:
+        raise failure(part.node, [value_of(env, s) for s in part.inputs], error) from error
 
 
 def _host(part: HostNode, bind: Bodies | None, env: Env, run: Any) -> None:

@@ -6,10 +6,10 @@ A lowering is registered with :func:`lowering` and written like an operator func
     def transpose(at: Site, x: View, *, perm: Sequence[int] | None = None) -> View: ...
 
 Positional parameters are the node's inputs as views (None for an omitted one), keyword-only ones its
-attributes. The result is one view or one per output, or :class:`Named` for one of strings. A constant is a
-view of a CONSTANT buffer; :func:`content` gives its array, :meth:`Site.known` that of an input the lowering
-cannot do without. Where the steps cannot say what the node means, :class:`NotLowered` is raised and level 0
-runs the node.
+attributes. The result is one view or one per output, :class:`Named` for one of strings, :class:`Counted` for
+one whose length a run tells. A constant is a view of a CONSTANT buffer; :func:`content` gives its array,
+:meth:`Site.known` that of an input the lowering cannot do without. Where the steps cannot say what the node
+means, :class:`NotLowered` is raised and level 0 runs the node.
 
 Where the first input is strings, a lowering with ``codes`` gets a view of int64 codes in their place: the
 host looks each string up, ``codes(**attributes)`` being the function that does so, and ``Site.coded`` is set.
@@ -74,6 +74,17 @@ class Named:
 
     names: Any
     places: View
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A result of which only a run can tell how long it is: the first rows of a view.
+
+    rows: the most that there can be. count: int64, one element.
+    """
+
+    rows: View
+    count: View
 
 
 Lowered: TypeAlias = Callable[..., Any]

@@ -1,8 +1,9 @@
-"""Choosing elements of rows → TopK."""
+"""Choosing elements: the first of rows, boxes that no better one overlaps."""
 
 from graphdoc.engine.expr import BF16, F16, F32, I8, I16, I32, I64, U8, U16
+from graphdoc.engine.kernels.suppression import Suppression
 from graphdoc.engine.kernels.topk import TopK
-from graphdoc.engine.lower import NotLowered, Site, lowering
+from graphdoc.engine.lower import Counted, NotLowered, Site, lowering
 from graphdoc.engine.ops.host import axis_of
 from graphdoc.engine.program import View
 
@@ -34,3 +35,29 @@ def topk(
     at.step(TopK(bool(largest)), [rows], [values, indices])
     back = [order.index(a) for a in range(len(order))]
     return at.cast(values, x.dtype).permuted(back), indices.permuted(back)
+
+
+@lowering("NonMaxSuppression")
+def non_max_suppression(
+    at: Site,
+    boxes: View,
+    scores: View,
+    max_output_boxes_per_class: View | None = None,
+    iou_threshold: View | None = None,
+    score_threshold: View | None = None,
+    *,
+    center_point_box: int = 0,
+) -> Counted:
+    """The boxes that no better one overlaps, as (entry, class, box)."""
+    limit, iou, least = (
+        None if view is None else at.known(view, "a threshold").reshape(-1)[0].item()
+        for view in (max_output_boxes_per_class, iou_threshold, score_threshold)
+    )
+    if not limit or limit < 0 or {boxes.dtype, scores.dtype} != {F32}:
+        raise NotLowered("nothing is kept, or another dtype than float32")
+    batch, classes, count = scores.shape
+    rows = at.fresh((batch * classes * min(limit, count), 3), I64)
+    total = at.fresh((1,), I64)
+    spec = Suppression(limit, 0.0 if iou is None else iou, least, bool(center_point_box))
+    at.step(spec, [boxes, scores], [rows, total])
+    return Counted(rows, total)

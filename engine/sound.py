@@ -17,6 +17,7 @@ from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.recurrent import GATES, WIDTH, Recurrent
 from graphdoc.engine.kernels.rows import Rows
+from graphdoc.engine.kernels.suppression import Suppression
 from graphdoc.engine.kernels.topk import TopK
 from graphdoc.engine.kernels.trees import TOGETHER, Trees
 from graphdoc.engine.kernels.winograd import Winograd
@@ -249,6 +250,21 @@ def _topk(spec: TopK, inputs: Sequence[View], outputs: Sequence[View]) -> None:
         raise Unsound(f"the first {values.shape[-1]} of {x.shape[-1]}")
 
 
+def _suppression(spec: Suppression, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+    _counted(inputs, 2, "inputs")
+    _counted(outputs, 2, "outputs")
+    boxes, scores = inputs
+    _counted(scores.shape, 3, "axes of the scores")
+    batch, classes, count = scores.shape
+    _shaped([boxes], (batch, count, 4), "the boxes")
+    _shaped([outputs[0]], (batch * classes * min(spec.limit, count), 3), "the rows")
+    _shaped([outputs[1]], (1,), "the count")
+    _typed(inputs, _F4, "an array")
+    _typed(outputs, np.int64, "an output")
+    if spec.limit < 1:
+        raise Unsound("no box is kept")
+
+
 _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] = {
     Map: _map,
     Rows: _rows,
@@ -260,4 +276,5 @@ _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] 
     Trees: _trees,
     Coupling: _coupling,
     TopK: _topk,
+    Suppression: _suppression,
 }

@@ -20,6 +20,7 @@ from graphdoc.engine.body import Body, call_function
 from graphdoc.engine.body import Step as Node
 from graphdoc.engine.expr import I8, U8
 from graphdoc.engine.lower import (
+    Counted,
     Named,
     NotLowered,
     Origin,
@@ -296,7 +297,7 @@ class Builder:
             return self._lower(item, row, lowered, inputs, types)
         keywords = item.node.run.keywords
         key = f"codes of {first.key} for {item.node.keys[0]}"
-        part = _function(item.node, lowered.codes(**keywords), first.key, key)
+        part = _function(item.node, lowered.codes(**keywords), (first.key,), key)
         coded = Hosted(key, first.level, TensorType(np.dtype(np.int64), first.type.shape))
         if not self._lower(item, row, lowered, [coded, *inputs[1:]], types, coded=True):
             for segment in self.segments.values():
@@ -356,9 +357,10 @@ class Builder:
         """Return a value as the program at a level sees it."""
         return self._view(self.segment(level), level, state)
 
-    def _result(self, node: Node, key: str, level: int, view: View | Named) -> State:
-        if isinstance(view, Named):
-            return self._named(node, key or f"#{len(self.states)}", level, view)
+    def _result(self, node: Node, key: str, level: int, view: View | Named | Counted) -> State:
+        if not isinstance(view, View):
+            after = self._named if isinstance(view, Named) else self._counted
+            return after(node, key or f"#{len(self.states)}", level, view)
         if view.buffer.kind is Kind.CONSTANT:
             return Known(content(view))
         return Computed((key or f"#{len(self.states)}") + self.turn, level, view)
@@ -367,8 +369,16 @@ class Builder:
         """Return the state of strings whose places in a table the program gives."""
         places = f"places of {key}"
         self.segments[level].give(places, found.places)
-        self.hosts.setdefault(level, []).append(_function(node, found.names.take, places, key))
+        self.hosts.setdefault(level, []).append(_function(node, found.names.take, (places,), key))
         return Hosted(key, level, TensorType(_STRINGS, found.places.shape))
+
+    def _counted(self, node: Node, key: str, level: int, found: Counted) -> State:
+        """Return the state of rows that the program counts."""
+        rows, count = f"rows of {key}", f"count of {key}"
+        self.segments[level].give(rows, found.rows)
+        self.segments[level].give(count, found.count)
+        self.hosts.setdefault(level, []).append(_function(node, _first_rows, (rows, count), key))
+        return Hosted(key, level, TensorType(found.rows.dtype, (None, *found.rows.shape[1:])))
 
     def _view(self, segment: Segment, level: int, state: State) -> View:
         if isinstance(state, Known):
@@ -422,9 +432,14 @@ def _site(program: Program, name: str, node: Node, row: Operator, coded: bool) -
     return Site(program, name, row.name, row.since, node.run.args[0].outputs, coded)
 
 
-def _function(node: Node, run: Any, source: Source, key: str) -> HostNode:
-    """Return a host node that applies a function of one array on behalf of a graph's node."""
-    return HostNode(Node(node.node, run, (), (), node.keys, {}), (source,), (key,), {})
+def _first_rows(rows: Any, count: Any) -> Any:
+    """Return so many rows, in memory of their own."""
+    return rows[: int(count[0])].copy()
+
+
+def _function(node: Node, run: Any, sources: tuple[str, ...], key: str) -> HostNode:
+    """Return a host node that applies a function of arrays on behalf of a graph's node."""
+    return HostNode(Node(node.node, run, (), (), node.keys, {}), sources, (key,), {})
 
 
 def _draws(row: Operator | None, node: Node) -> bool:
@@ -465,6 +480,8 @@ def _check(node: Node, results: Sequence[Any], types: Sequence[TensorType]) -> N
     if len(results) < sum(bool(key) for key in node.keys):
         raise NotLowered("not all of its outputs")
     for result, known in zip(results, types, strict=False):
+        if isinstance(result, Counted):
+            continue
         named = isinstance(result, Named)
         dtype, shape = (_STRINGS, result.places.shape) if named else (result.dtype, result.shape)
         if sized(known) and (dtype, shape) != (known.dtype, known.shape):

@@ -402,7 +402,6 @@ def test_a_killed_writer_leaves_the_cache_whole(tmp_path: Path, root: Path) -> N
     code = """
     import pathlib
     from graphdoc.engine.device.llvm.objects import ObjectCache
-from graphdoc.engine.device.llvm.table import shares
     cache = ObjectCache(pathlib.Path(__import__("os").environ["XDG_CACHE_HOME"]) / "o")
     print("go", flush=True)
     for number in range(10**6):
@@ -415,7 +414,7 @@ from graphdoc.engine.device.llvm.table import shares
         )
         with writer:
             assert writer.stdout is not None
-            writer.stdout.readline()
+            assert writer.stdout.readline() == b"go\n"
             threading.Event().wait(wait)
             writer.kill()
         cache = ObjectCache(tmp_path / "o")

@@ -23,8 +23,9 @@ from graphdoc.compare.target import Target
 BURST = 0.04
 """Seconds of a burst: long against what a switch of sides costs, short against the machine's moods."""
 
-REST = 0.003
-"""Seconds between bursts: worker threads of the side before spin on for about that long."""
+REST, STILL, PATIENCE = 0.002, 3, 0.25
+"""Between bursts: seconds of a look at this process, how many looks must find it still, seconds at most.
+Worker threads of ONNX Runtime spin for some 30 ms after a run, and would take a processor from the next."""
 
 LEAST_ROUNDS = 5
 RESAMPLES = 2000
@@ -179,12 +180,21 @@ def _take_turns(rivals: Sequence[_Rival], duration: float, show: Progress | None
     started = time.perf_counter()
     while (spent := time.perf_counter() - started) < total or len(rivals[0].rounds) < LEAST_ROUNDS:
         for rival in rivals:
-            time.sleep(REST)
+            settle()
             burst = _burst(rival.run)
             rival.samples += burst
             rival.rounds.append(statistics.median(burst))
         if show is not None:
             show(min(int(1000 * spent), int(1000 * total) - 1), int(1000 * total))
+
+
+def settle() -> None:
+    """Wait until no thread of this process is at work."""
+    still, ends = 0, time.perf_counter() + PATIENCE
+    while still < STILL and time.perf_counter() < ends:
+        before = time.process_time()
+        time.sleep(REST)
+        still = still + 1 if time.process_time() - before < REST / 5 else 0
 
 
 def _burst(run: Callable[[], object]) -> list[float]:

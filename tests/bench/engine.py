@@ -4,7 +4,8 @@
 
 Each model is measured in a process of its own. Both sides have the same number of threads and the same seeded
 inputs, ONNX Runtime with its default optimisations; they run in turns, in bursts of which the first run is
-dropped, with a rest between. The ratio is the median over bursts of ours / theirs: below 1, ours is faster.
+dropped, and none starts before the other side's threads are still: ONNX Runtime's spin on for some 30 ms. The
+ratio is the median over bursts of ours / theirs: below 1, ours is faster.
 Build is the time to open a model cold (an empty cache of compiled code) and warm (a second process).
 Peak is the share of the machine's measured arithmetic that our quickest run reaches on its threads: the
 operations its steps need (engine/cost.py) over those that multiply-adds of vectors could do in that time. It
@@ -35,9 +36,6 @@ CLASSES = (
     ("cnn", {"Conv"}),
 )
 """The first class of whose operators a model has one; a convolutional one that ends in a softmax is a CNN."""
-
-REST = 0.003
-"""Seconds between bursts: the other side's threads spin on for a while after a run."""
 
 
 def kind(path: pathlib.Path) -> str:
@@ -121,13 +119,15 @@ def _error(np: Any, got: Any, want: Any) -> float:
 
 def _race(rivals: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
     """Return each rival's time of a run in each burst (its least), in seconds."""
+    from graphdoc.compare.latency import settle
+
     once = {name: _burst(run, 1) for name, run in rivals.items()}
     runs = max(1, min(200, int(0.01 / max(once.values()))))
     times: dict[str, list[float]] = {name: [] for name in rivals}
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends or len(times["ort"]) < 5:
         for name, run in rivals.items():
-            time.sleep(REST)
+            settle()
             times[name].append(_burst(run, runs))
     return times
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+from graphdoc.compare.latency import settle
 from graphdoc.engine.coalesce import coalesce
 from graphdoc.engine.device.cpu import CpuDevice
 from graphdoc.engine.expr import F32, apply, const, load
@@ -27,7 +28,6 @@ from graphdoc.engine.level1 import Compiled
 from graphdoc.engine.program import Buffer, Kind, Program, Step, View, whole
 
 RNG = np.random.default_rng(0)
-REST = 0.002
 
 
 class Case(NamedTuple):
@@ -265,7 +265,7 @@ def race(rivals: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
     best = [float("inf")] * len(rivals)
     for _ in range(rounds):
         for k, call in enumerate(rivals):
-            time.sleep(REST)
+            settle()
             call()
             for _ in range(4):
                 started = time.perf_counter()

@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from graphdoc.benching import bench
+from graphdoc.compare import latency
 from graphdoc.compare.latency import Plan, Timing, ratio
 from graphdoc.engine.errors import InputError, UsageError
 
@@ -50,6 +51,43 @@ def test_percentiles_and_variation() -> None:
     assert found.median == 2.5
     assert found.percentile(99) == np.percentile([1, 2, 3, 4], 99)
     assert found.variation == pytest.approx(np.std([1, 2, 3, 4]) / 2.5)
+
+
+class Clock:
+    """Stands for ``time``: of each look at the process, whether a thread was at work then."""
+
+    def __init__(self, *busy: bool) -> None:
+        self.busy, self.looks, self.used, self.now = busy, 0, 0.0, 0.0
+
+    def perf_counter(self) -> float:
+        """Return the time that was slept."""
+        return self.now
+
+    def process_time(self) -> float:
+        """Return the time that was worked."""
+        return self.used
+
+    def sleep(self, seconds: float) -> None:
+        """Let one look go by."""
+        self.used += seconds if self.looks < len(self.busy) and self.busy[self.looks] else 0.0
+        self.looks, self.now = self.looks + 1, self.now + seconds
+
+
+@pytest.mark.parametrize(
+    ("busy", "looks"),
+    [([], 3), ([True] * 5, 8), ([True, False, False, True], 7), ([True] * 1000, 125)],
+    ids=["still", "for a while", "not still for long", "without end"],
+)
+def test_a_burst_waits_until_no_thread_is_at_work(
+    busy: list[bool], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a quarter of a second at most."""
+    clock = Clock(*busy)
+    monkeypatch.setattr(latency, "time", clock)
+
+    latency.settle()
+
+    assert clock.looks == pytest.approx(looks, abs=1 if looks > 100 else 0)
 
 
 def test_runners_take_turns() -> None:

@@ -111,9 +111,11 @@ class Interpreter:
         return value if self._xp is np else fetch(value)
 
     def normal(self, value: Any) -> Any:
-        """Return NumPy scalars as arrays of rank 0, and floats promoted in truth mode."""
+        """Return scalars of NumPy and texts as arrays of rank 0, and floats promoted in truth mode."""
         if isinstance(value, np.generic):
             value = np.asarray(value)
+        elif isinstance(value, str):  # what NumPy makes of a single element of an object array
+            value = np.asarray(value, dtype=object)
         if not self._truth:
             return value
         if hasattr(value, "dtype") and value.dtype.name in _PROMOTED:

@@ -32,7 +32,7 @@ def gather(call: Call, data: Array, indices: Array, *, axis: int = 0) -> Array:
     """
     before = (slice(None),) * axis_of(axis, data.ndim)
     if indices.ndim == 0:
-        return data[(*before, int(indices))]
+        return data[(*before, int(indices), ...)]
     xp, indices = namespace(call, data), beside(data, indices)
     if xp.__name__ != "numpy":
         check_bounds(xp, indices, data.shape[axis])

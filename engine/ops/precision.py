@@ -18,9 +18,11 @@ def wide_dtype(dtype: Any) -> np.dtype[Any]:
 
 def wide(x: Array) -> Array:
     """Return x as the dtype to accumulate in; x itself when that is its own."""
+    if x.dtype.itemsize != 2:  # most of them, and quicker told than by the table
+        return x
     return x.astype(wide_dtype(x.dtype), copy=False)
 
 
 def narrow(x: Array, dtype: Any) -> Array:
     """Return x rounded to dtype; x itself when it has it."""
-    return x.astype(dtype, copy=False)
+    return x if x.dtype is dtype else x.astype(dtype, copy=False)

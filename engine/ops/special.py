@@ -97,9 +97,18 @@ def erf(xp: Any, x: Array) -> Array:
     erf(±0) is ±0, erf(±Inf) is ±1, NaN stays NaN (ONNX Erf-13).
     """
     table = _DOUBLE if x.dtype == FLOAT64 else _SINGLE
-    size = xp.minimum(xp.absolute(x), table.limit)
+    size = xp.minimum(xp.absolute(x), table.limit).reshape(-1)
     square = size * size
-    inner = size * polynomial(square, table.small)
+    result = polynomial(square, table.small)
+    result *= size
+    far = xp.flatnonzero(~(size < 1))  # few in most layers, and dearer; NaN is among them
+    if far.size:
+        result[far] = _far(xp, size[far], square[far], table)
+    return xp.copysign(result.reshape(x.shape), x)
+
+
+def _far(xp: Any, size: Array, square: Array, table: _Erf) -> Array:
+    """Return erf from 1 on."""
     tail = polynomial((size - table.centre) / (size + table.centre), table.large)
-    outer = 1 - xp.exp(xp.negative(square)) * tail
-    return xp.copysign(xp.where(size < 1, inner, outer), x)
+    tail *= xp.exp(xp.negative(square))
+    return 1 - tail

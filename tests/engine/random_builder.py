@@ -435,7 +435,7 @@ class Builder:
         with np.errstate(all="ignore"):
             result = row.evaluate(call, *arrays, **{k: _stored(v) for k, v in attributes.items()})
         results = result if isinstance(result, tuple) else (result,)
-        return [np.asarray(r) if isinstance(r, np.generic) else r for r in results][:outputs]
+        return [_array(r) for r in results][:outputs]
 
     def _run_model(self, node: onnx.NodeProto) -> list[Any]:
         known = {v.name: v.array for v in self.values()}
@@ -463,6 +463,13 @@ def _size(result: Any) -> int:
     if isinstance(result, list):
         return sum(_size(r) for r in result)
     return int(getattr(result, "size", 0))
+
+
+def _array(result: Any) -> Any:
+    """Return what NumPy makes of a single element as an array of rank 0."""
+    if isinstance(result, str):
+        return np.asarray(result, dtype=object)
+    return np.asarray(result) if isinstance(result, np.generic) else result
 
 
 def _stored(value: Any) -> Any:

@@ -39,6 +39,7 @@ def test_gather(axis: int, indices: Any) -> None:
 
 def test_gather_strings() -> None:
     agree("Gather", words("a", "b", "c"), ints(2, 0))
+    agree("Gather", words("a", "b", "c"), np.array(1))
 
 
 @pytest.mark.parametrize("op", ["Gather", "GatherElements"])

@@ -1,6 +1,6 @@
 """Sums of products: matrix products and convolutions of every kind, with what follows fused in."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.expr import Dtype, Expr, evaluate
+
+_PIECE = 1 << 21
+"""Elements of a that NumPy puts side by side at a time: windows of an image take many times its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,15 @@ class Contraction:
         a = inputs[0]
         terms = prod(a.shape[self.batch + self.rows :])
         b = self._plain(inputs[1], terms, n)
-        b = b.reshape(*b.shape[: self.batch], terms, n).astype(self.accumulate)
-        total = np.empty((*outer, prod(rows), n), self.accumulate)
+        b = b.reshape(*b.shape[: self.batch], terms, n).astype(self.accumulate, copy=False)
+        total = np.empty((*outer, *rows, n), self.accumulate)
         for at in np.ndindex(*outer):
-            total[at] = a[at].reshape(prod(rows), terms).astype(self.accumulate) @ b[at]
-        operands = {-1: total.reshape(out.shape), **{k: x for k, x in enumerate(inputs) if k >= 2}}
+            for piece in _pieces(rows, terms):
+                part = a[at][piece]
+                shape = part.shape[: len(part.shape) - self.terms]
+                lines = part.reshape(prod(shape), terms).astype(self.accumulate, copy=False)
+                total[at][piece] = (lines @ b[at]).reshape(*shape, n)
+        operands = {-1: total, **{k: x for k, x in enumerate(inputs) if k >= 2}}
         (out[...],) = evaluate((self.epilogue,), operands, out.shape)
 
     def _plain(self, b: Any, terms: int, n: int) -> Any:
@@ -59,3 +66,15 @@ class Contraction:
             b = b.reshape(*b.shape[:-3], b.shape[-3] * self.together, self.packed)[..., :terms, :]
         lines = np.moveaxis(b, -3, -2)
         return lines.reshape(*lines.shape[:-2], lines.shape[-2] * self.packed)[..., :n]
+
+
+def _pieces(rows: tuple[int, ...], terms: int) -> Iterator[tuple[Any, ...]]:
+    """Yield indices that cut the rows into pieces of at most _PIECE products' operands, one row at least."""
+    axis = next((k for k in range(len(rows)) if prod(rows[k + 1 :]) * terms <= _PIECE), len(rows) - 1)
+    if axis < 0:
+        yield ()
+        return
+    step = max(1, _PIECE // max(1, prod(rows[axis + 1 :]) * terms))
+    for lead in np.ndindex(*rows[:axis]):
+        for start in range(0, rows[axis], step):
+            yield (*lead, slice(start, start + step))

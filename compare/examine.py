@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,12 @@ SEEDS = (1, 2)
 CONDITION_MARGIN = 6.0
 STEPS = frozenset({"Floor", "Ceil", "Round", "Sign", "Mod"})
 """Operators with steps: moving an input by its rounding tells nothing of how they should behave."""
+
+WEIGHED = frozenset({"SVMClassifier", "SVMRegressor"})
+"""Operators that sum over coefficients they hold themselves."""
+
+_KERNEL_UNITS = 2.0
+"""Units in the last place that a library's exp or tanh is off by."""
 
 PICKS = {"ArgMax": 0, "ArgMin": 0, "TopK": 0}
 """Operators that pick indices, and the input they pick from."""
@@ -82,7 +89,8 @@ def _look(scene: Scene, look: Sequence[Finding], evidence: Evidence) -> None:
     run_b = scene.b.run(scene.feeds_b, picks).values if picks else {}
     truth = Interpreter(scene.target.model, truth=True)
     exact = forced(truth, scene.feeds_a, values_a, keys)
-    moved = [forced(truth, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
+    moving = _shaken(scene, look) or truth
+    moved = [forced(moving, scene.feeds_a, _perturbed(values_a, seed), keys) for seed in SEEDS]
     for finding in look:
         key = finding.point.key
         if key in exact and key in values_a:
@@ -97,6 +105,24 @@ def forced(truth: Interpreter, feeds: Mapping[str, Any], given: Values, keys: Co
     wanted = frozenset(keys)
     found = truth.run(feeds, watch=Watch(taps=wanted, given=given, only=wanted))
     return {key: value for key, value in found.items() if key in wanted}
+
+
+def _shaken(scene: Scene, look: Sequence[Finding]) -> Interpreter | None:
+    """Return an interpreter whose suspects have coefficients that are off by rounding; None where none has.
+
+    A sum over coefficients that cancel magnifies the rounding of what they are multiplied with, such as a
+    support vector machine's kernel, which no rounding of the inputs shows where the kernel is saturated.
+    """
+    if not any(f.point.op in WEIGHED for f in look):
+        return None
+    shaken = Interpreter(scene.target.model, truth=True)
+    rng = np.random.default_rng(SEEDS[0])
+    for step in shaken.body.steps:
+        if step.node.op_type in WEIGHED and "coefficients" in getattr(step.run, "keywords", {}):
+            given = np.asarray(step.run.keywords["coefficients"], np.float32)
+            off = _KERNEL_UNITS * epsilon(given.dtype) * rng.standard_normal(given.shape)
+            step.run = partial(step.run, coefficients=(given * (1 + off)).tolist())
+    return shaken
 
 
 def _perturbed(values: Values, seed: int) -> Values:

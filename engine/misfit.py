@@ -327,6 +327,11 @@ def _concat(node: ir.Node, names: Sequence[str], arguments: Sequence[Any]) -> It
 
 def _reshape(node: ir.Node, names: Sequence[str], arguments: Sequence[Any]) -> Iterator[str]:
     data, target = arguments[0], [int(n) for n in arguments[1].reshape(-1).tolist()]
+    past = next((axis for axis, size in enumerate(target) if size == 0 and axis >= data.ndim), None)
+    if target.count(-1) > 1:
+        yield f"{names[1]} {target} leaves more than one size open"
+    if past is not None and not _attribute(node, "allowzero", 0):
+        yield f"{names[1]} {target} keeps axis {past}, and {names[0]} has {data.ndim} axes"
     yield f"{_has(names[0], data)}: {prod(data.shape)} elements, which {names[1]} {target} cannot hold"
 
 
@@ -338,11 +343,15 @@ def _past(indices: Any, size: int) -> int | None:
     return high if high >= size else None
 
 
+def _out_of_bounds(names: Sequence[str], index: int, axis: int, size: int) -> str:
+    return f"{names[1]} hold {index}, out of bounds: axis {axis} of {names[0]} has {size} entries"
+
+
 def _indexed(node: ir.Node, names: Sequence[str], arguments: Sequence[Any]) -> Iterator[str]:
     (data, indices), axis = arguments[:2], _attribute(node, "axis", 0)
     wrong = _past(indices, data.shape[axis])
     if wrong is not None:
-        yield f"{names[1]} hold {wrong}; axis {axis} of {names[0]} has {data.shape[axis]} entries"
+        yield _out_of_bounds(names, wrong, axis, data.shape[axis])
     if len(arguments) > 2 and arguments[2] is not None and arguments[2].shape != indices.shape:
         yield f"{_has(names[2], arguments[2])} and {names[1]} {_text(indices.shape)}; expected one shape"
 
@@ -355,7 +364,7 @@ def _nested(node: ir.Node, names: Sequence[str], arguments: Sequence[Any]) -> It
     for place, size in enumerate(data.shape[batch : batch + indices.shape[-1]]):
         wrong = _past(indices[..., place], size)
         if wrong is not None:
-            yield f"{names[1]} hold {wrong}; axis {batch + place} of {names[0]} has {size} entries"
+            yield _out_of_bounds(names, wrong, batch + place, size)
     if len(arguments) > 2 and arguments[2] is not None:
         wanted = (*indices.shape[:-1], *data.shape[indices.shape[-1] :])
         if arguments[2].shape != wanted:

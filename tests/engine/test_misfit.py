@@ -64,11 +64,15 @@ CASES: list[tuple[str, Any, str]] = [
         "inputs 1 has shape 2×4 and inputs 2×3; they may differ on axis 0 alone",
     ),
     ("axis", model("Concat", zeros(2), zeros(2), axis=3), "axis 3 does not fit inputs of shape 2"),
-    ("index", model("Gather", zeros(3), np.array([5, 0])), "indices hold 5; axis 0 of data has 3 entries"),
+    (
+        "index",
+        model("Gather", zeros(3), np.array([5, 0])),
+        "indices hold 5, out of bounds: axis 0 of data has 3 entries",
+    ),
     (
         "indices",
         model("GatherND", zeros(3, 4), np.array([[2, 7]])),
-        "indices hold 7; axis 1 of data has 4 entries",
+        "indices hold 7, out of bounds: axis 1 of data has 4 entries",
     ),
     (
         "reshape",

@@ -87,6 +87,9 @@ NOISE_MARGIN = 6.0
 CHAOS = 0.1
 """Noise beyond which a value says nothing: rounding alone changes it past recognition."""
 
+FAR = 0.5
+"""Even of a value behind codes no more may be off."""
+
 UNSURE = "cannot be judged"
 """How the note of such a value begins."""
 
@@ -285,9 +288,14 @@ def _excuse(finding: Finding, so_far: Judgement, before: Sequence[Judgement], *,
 
 
 def _agreement(finding: Finding, so_far: Judgement, *, user: bool) -> tuple[Status, str]:
-    """Agree, unless the limit is so wide that it would let anything pass."""
+    """Agree, unless the limit is so wide that it would let anything pass.
+
+    Behind codes, an inner value may be off by what the own errors on the way add up to.
+    """
     error = finding.metrics.error if finding.metrics else 0.0
     if user or error <= CHAOS or so_far.limit.value == 0 or "float" not in finding.dtype:
+        return Status.AGREES, ""
+    if so_far.coarse and not finding.point.is_output and error <= min(so_far.reach, FAR):
         return Status.AGREES, ""
     return Status.REMARK, f"{UNSURE}: its limit is {number(so_far.limit.value)}, {so_far.limit.reason}"
 

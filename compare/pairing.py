@@ -53,6 +53,9 @@ def paired(ref: Target, test: Target) -> Paired:
     shared = (len(names_a & names_b) + len(coded)) / max(1, min(len(names_a), len(names_b)))
     by_name = shared >= SHARED
     found = Partners() if by_name else _aligned(ref, test, names_a, names_b)
+    turned = turned_values(ref, test, names_a & names_b) if by_name or found.names else {}
+    found.names.update((name, name) for name in turned if found.names.get(name, name) == name)
+    found.in_b.update((n, way) for n, way in turned.items() if found.names.get(n) == n)
     partners = _bridged(found, coded, ref, test)
     if not partners.names:
         return Paired(ref, test)
@@ -139,6 +142,26 @@ def _trust_names(found: Partners, shared: set[str]) -> None:
         found.in_b.pop(name, None)
         found.coded.discard(name)
     found.names.update((name, name) for name in shared)
+
+
+def turned_values(ref: Target, test: Target, shared: set[str]) -> dict[str, Permute]:
+    """Return the values of equal name that B holds with other axes.
+
+    Looked for only where one side transposes more than the other: that is how layouts change.
+    """
+    counts = [sum(node.op_type == "Transpose" for node in t.proto.graph.node) for t in (ref, test)]
+    if counts[0] == counts[1]:
+        return {}
+    facts = Facts(ref.model), Facts(test.model)
+    values_a, values_b = (
+        {str(v.name): v for node in t.model.graph for v in node.outputs if v.name} for t in (ref, test)
+    )
+    found = {}
+    for name in sorted(shared & values_a.keys() & values_b.keys()):
+        order = _order(facts[0].of(values_a[name]).shape, facts[1].of(values_b[name]).shape)
+        if order is not None:
+            found[name] = Permute(order)
+    return found
 
 
 def _order(a: Shape, b: Shape) -> tuple[int, ...] | None:

@@ -171,7 +171,7 @@ class Rounding:
             if node is None or node.op_type != "DequantizeLinear":
                 continue
             codes = self._scales.decoded(node)
-            scale = None if codes is None else self._scales.scale_along(node, codes.ndim)
+            scale = None if codes is None else self._scales.scale_along(node, codes.shape)
             alike = [
                 a for a in originals if codes is not None and a.shape == codes.shape and a.dtype.kind == "f"
             ]
@@ -213,7 +213,9 @@ class Rounding:
         if node.op_type in ("Gemm", "QGemm"):
             turned = any(a.name == "transB" and a.i for a in node.attribute)
             return shape[1 if turned else 0]
-        return math.prod(shape[1:]) if node.op_type == "MatMulNBits" else shape[-2] if len(shape) > 1 else 1
+        if node.op_type == "MatMulNBits":
+            return next((a.i for a in node.attribute if a.name == "K"), 1)
+        return shape[-2] if len(shape) > 1 else 1
 
     def _moved(self, regions: Mapping[str, Region], values: Mapping[str, Any]) -> dict[str, float]:
         """Return by how much (RMS) A's layers move when their inputs are rounded to B's steps.

@@ -179,20 +179,20 @@ class Scales:
     def decoded(self, node: onnx.NodeProto) -> Array | None:
         """Return the weights that a DequantizeLinear of constants gives, in steps from their zero point.
 
-        None where scale or codes are not constant, or lie in blocks.
+        None where scale or codes are not constant.
         """
         codes, scale = self.array(node.input[0]), self.array(node.input[1])
-        used = _pair(node)
-        if codes is None or scale is None or used.block:
+        if codes is None or scale is None:
             return None
+        used = _pair(node)
         zero = self.array(used.zero)
         whole = codes.astype(np.float64)
-        return whole if zero is None else whole - _along(zero, whole.ndim, used.axis)
+        return whole if zero is None else whole - _along(zero, whole.shape, used)
 
-    def scale_along(self, node: onnx.NodeProto, rank: int) -> Array | None:
-        """Return the scale of a DequantizeLinear so that it broadcasts over weights of that rank."""
+    def scale_along(self, node: onnx.NodeProto, shape: tuple[int, ...]) -> Array | None:
+        """Return the scale of a DequantizeLinear so that it broadcasts over weights of that shape."""
         scale = self.array(node.input[1])
-        return None if scale is None else _along(scale, rank, _pair(node).axis)
+        return None if scale is None else _along(scale, shape, _pair(node))
 
     def _made_of(self, node: onnx.NodeProto) -> float | None:
         """Return the step of weights that are quantised at run time."""
@@ -240,13 +240,17 @@ def _rms(values: Array) -> float:
     return math.sqrt(float(np.mean(wide * wide))) if wide.size else 0.0
 
 
-def _along(values: Array, rank: int, axis: int | None) -> Array:
-    """Return values of each channel so that they broadcast; one value for all as it is."""
+def _along(values: Array, shape: tuple[int, ...], used: Scale) -> Array:
+    """Return values of each channel or block so that they broadcast; one value for all as it is."""
+    wide = values.astype(np.float64)
+    axis = 1 if used.axis is None else used.axis
     if values.size == 1:
-        return values.reshape(()).astype(np.float64)
-    shape = [1] * rank
-    shape[1 if axis is None else axis] = -1
-    return values.reshape(shape).astype(np.float64)
+        return wide.reshape(())
+    if used.block:
+        return np.repeat(wide, used.block, axis).take(range(shape[axis]), axis)
+    sizes = [1] * len(shape)
+    sizes[axis] = -1
+    return wide.reshape(sizes)
 
 
 def _input(node: onnx.NodeProto, place: int) -> str:

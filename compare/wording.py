@@ -78,8 +78,8 @@ def classify(layers: Sequence[Layer]) -> tuple[Kind, Layer | None]:
         return Kind.RANDOM, random
     if tied := next((x for x in layers if x.status is Status.REMARK and x.note.startswith("ties")), None):
         return Kind.TIES, tied
-    if unsure := next((x for x in layers if x.is_output and x.note.startswith(UNSURE)), None):
-        return Kind.UNSURE, unsure
+    if unsure := [x for x in layers if x.is_output and x.note.startswith(UNSURE)]:
+        return Kind.UNSURE, max(unsure, key=lambda x: (x.error or 0.0, -x.index))
     return Kind.AGREES, None
 
 
@@ -457,6 +457,8 @@ def _next_steps(case: Case, kind: Kind) -> Iterator[tuple[str, str]]:
     if kind is Kind.NOTHING:
         yield "List the values that exist.", f"graphdoc inspect {shlex.quote(case.model)} --layers"
         return
+    if kind is Kind.UNSURE and "--rank" not in shlex.split(case.command):
+        yield "See which layers move the outputs.", f"{case.command} --rank"
     if _HEADS[kind][2] == 0:
         return
     yield "Write the page to hand on.", f"{case.command} -o report.html"

@@ -28,7 +28,7 @@ def picture(seed: int = 7) -> Array:
 
 def plain() -> onnx.ModelProto:
     """x → c = Conv, r = Relu, p = mean over the picture, y = MatMul."""
-    return _model(
+    return model_of(
         [
             helper.make_node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1, 1, 1]),
             helper.make_node("Relu", ["c"], ["r"]),
@@ -39,7 +39,7 @@ def plain() -> onnx.ModelProto:
     )
 
 
-def _model(nodes: list[onnx.NodeProto], arrays: Mapping[str, Array]) -> onnx.ModelProto:
+def model_of(nodes: list[onnx.NodeProto], arrays: Mapping[str, Array]) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "g",
@@ -118,7 +118,7 @@ def qdq(used: Ranges) -> onnx.ModelProto:
     """As onnxruntime.quantization writes it: the Relu is left to the range of the codes behind the Conv."""
     arrays = used.arrays()
     arrays["b"] = weights()["b"]
-    return _model(
+    return model_of(
         [
             *_there_and_back("x"),
             helper.make_node("DequantizeLinear", ["k_q", "k_s", "k_z"], ["k_d"], axis=0),
@@ -140,7 +140,7 @@ def on_codes(used: Ranges) -> onnx.ModelProto:
     arrays["b_q"] = np.rint(weights()["b"] / steps).astype(np.int32)
     conv = ["x_quantized", "x_s", "x_z", "k_q", "k_s", "k_z", "r_s", "r_z", "b_q"]
     product = ["p_quantized", "p_s", "p_z", "w_q", "w_s", "w_z", "y_s", "y_z"]
-    return _model(
+    return model_of(
         [
             helper.make_node("QuantizeLinear", ["x", "x_s", "x_z"], ["x_quantized"]),
             helper.make_node("QLinearConv", conv, ["c_quantized"], pads=[1, 1, 1, 1]),
@@ -157,7 +157,7 @@ def on_codes(used: Ranges) -> onnx.ModelProto:
 def dynamic() -> onnx.ModelProto:
     """The product on codes whose range follows from the data."""
     arrays = {**_codes(), **{name: weights()[name] for name in "kb"}}
-    return _model(
+    return model_of(
         [
             helper.make_node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1, 1, 1]),
             helper.make_node("Relu", ["c"], ["r"]),

@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 from graphdoc.api import ComparisonResult, compare_models
 from graphdoc.compare.bridges import permutation
 from graphdoc.compare.pairing import paired
-from graphdoc.compare.result import Kind, Layer
+from graphdoc.compare.result import Kind, Layer, Status
 from graphdoc.compare.target import Target
 from graphdoc.surgeon.model import open_source
 from tests.compare import quantised_models as q
@@ -201,3 +202,65 @@ def test_axes_are_told_by_their_sizes(
     assert found == order
     if order is not None:
         assert np.zeros(b).transpose(order).shape == a
+
+
+def turned(*, fault: bool = False) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Return a network, and the same with its inside channels-last under the same names."""
+    arrays = {"k": q.weights()["k"], "b": q.weights()["b"]}
+    conv = helper.make_node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1, 1, 1])
+    mean = helper.make_node("ReduceMean", ["m"], ["p"], axes=[2, 3], keepdims=0)
+    head = helper.make_node("MatMul", ["p", "w"], ["y"])
+    a = [
+        conv,
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["m"]),
+        mean,
+        head,
+    ]
+    last = helper.make_node("ReduceMean", ["m"], ["p"], axes=[1, 2], keepdims=0)
+    b = [
+        conv,
+        helper.make_node("Transpose", ["c"], ["c_last"], perm=[0, 2, 3, 1]),
+        helper.make_node("Tanh" if fault else "Sigmoid", ["c_last"], ["s"]),
+        helper.make_node("Mul", ["c_last", "s"], ["m"]),
+        last,
+        head,
+    ]
+    arrays["w"] = q.weights()["w"]
+    return q.model_of(a, arrays), q.model_of(b, arrays)
+
+
+def test_another_layout_is_turned_back() -> None:
+    a, b = turned()
+    result = compare_models(a, b, inputs={"x": q.picture()}, test_runner="ort", latency=False)
+
+    assert result, result.verdict.sentence
+    assert [found.value for found in result.layers] == ["c", "s", "m", "p", "y"]
+    assert all(found.error is not None and found.error < 1e-6 for found in result.layers)
+    assert "B holds 2 in another layout" in result.remarks[0]
+
+
+def test_a_fault_in_another_layout_is_named() -> None:
+    a, b = turned(fault=True)
+    result = compare_models(a, b, inputs={"x": q.picture()}, test_runner="engine", latency=False)
+
+    assert result.first_divergence is not None
+    assert result.first_divergence.value == "s"
+    assert [found.value for found in result.differing if found.status is Status.OWN] == ["s"]
+
+
+def test_outputs_that_rounding_moves_far_are_not_called_equal() -> None:
+    """Codes of 4 steps each way: no layer is wrong by itself, and the output is a tenth off or more."""
+    coarse = q.ranges()
+    for name, axes in (("k", (1, 2, 3)), ("w", None)):
+        real = q.weights()[name]
+        scale = np.abs(real).max(axes) / np.float32(4)
+        broad = scale.reshape(-1, 1, 1, 1) if axes else scale
+        coarse.extra[f"{name}_q"] = np.rint(real / broad).astype(np.int8)
+        coarse.extra[f"{name}_s"] = np.asarray(scale, np.float32)
+    result = held(q.qdq(coarse))
+
+    assert result
+    assert result.verdict.kind is Kind.UNSURE
+    assert "no layer is wrong by itself; rounding on the way moves the output #" in result.verdict.sentence
+    assert result.verdict.symbol == "▲"

@@ -98,8 +98,8 @@ def quantised(x: Expr, scale: Expr, zero: Expr | None, dtype: Dtype) -> Expr:
     if constant and _SMALL < float(scale.value) < 1 / _SMALL:
         shift = 0 if zero is None else int(zero.value)
         info = np.iinfo(dtype)
-        ends = [np.float32(end - shift) * np.float32(scale.value) for end in (info.min, info.max)]
-        q = cast(apply("rint", apply("div", _clamped(x, *ends), scale)), I32)
+        low, high = (float(np.float32(end - shift) * scale.value) for end in (info.min, info.max))
+        q = cast(apply("rint", apply("div", _clamped(x, low, high), scale)), I32)
         return cast(apply("add", q, const(shift, I32)) if shift else q, dtype)
     q = apply("div", x, scale)
     return rescaled(cast(q, wide_dtype(q.dtype)), zero, dtype)

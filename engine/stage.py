@@ -397,8 +397,9 @@ class Builder:
         if id(array) in self.dequantised and view.buffer not in self.origins:
             _, given, attributes = self.dequantised[id(array)]
             with suppress(ValueError, NotLowered):
-                parts = [None if x is None else constant(x) for x in given]
-                self.origins[view.buffer] = origin_of(view, *parts, **attributes)
+                codes, scale = map(constant, given[:2])
+                zero = constant(given[2]) if given[2:] and given[2] is not None else None
+                self.origins[view.buffer] = origin_of(view, codes, scale, zero, **attributes)
         return view
 
     # ---- host nodes -------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from graphdoc.engine.device.llvm import math_cast, math_float, math_integer
 from graphdoc.engine.device.llvm.builder import Function, Target, Value, integer, mangled
 from graphdoc.engine.device.llvm.lanes import Lanes
@@ -98,10 +96,9 @@ class Scalars:
         if node.dtype != F32 or node.op not in ("sub", "cast", "div"):
             return None
         if node.op == "div":
-            bounded = (
-                self.fused and moderate(node.args[1]) and math.isfinite(max(map(abs, bounds(node.args[0]))))
-            )
-            return self._divided(*(done[a] for a in node.args), node.args[1]) if bounded else None
+            a, b = node.args
+            bounded = self.fused and moderate(b) and all(map(math.isfinite, bounds(a)))
+            return self._divided(done[a], done[b], float(b.value)) if bounded else None
         rounded = rounded_from(node.args[0] if node.op == "sub" else node)
         shift = constant_of(node.args[1]) if node.op == "sub" else 0.0
         if rounded is None or rounded[1] != shift or rounded[0] not in done:
@@ -109,11 +106,10 @@ class Scalars:
         whole = self.lanes.intrinsic("rint", done[rounded[0]])
         return self.lanes.add(whole, 0.0)  # an integer has no -0
 
-    def _divided(self, a: Value, b: Value, divisor: Expr) -> Value:
-        v, exact = self.lanes, np.frexp(np.float32(divisor.value))[0] in (0.5, -0.5)
-        reciprocal = v.number(float(np.float32(1) / np.float32(divisor.value)), a.type)
+    def _divided(self, a: Value, b: Value, divisor: float) -> Value:
+        v, reciprocal = self.lanes, self.lanes.number(1 / divisor, a.type)
         q = v.mul(a, reciprocal)
-        return q if exact else v.fma(v.fma(v.negated(q), b, a), reciprocal, q)
+        return q if abs(math.frexp(divisor)[0]) == 0.5 else v.fma(v.fma(v.negated(q), b, a), reciprocal, q)
 
     def _cast(self, source: Expr, dtype: Dtype, done: Mapping[Expr, Value]) -> Value:
         """Return an expression in another dtype, shorter where constants tell its range."""

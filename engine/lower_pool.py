@@ -102,9 +102,42 @@ def max_pool(
         raise NotLowered("the indices are asked for")
     if x.dtype not in DTYPES[1:]:
         raise NotLowered(f"dtype {x.dtype}")
-    window = _window(x, kernel_shape, attributes)
-    fold = Reduction("max", load(0, x.dtype))
-    return _pooled(at, x, window, _lowest(x.dtype), fold, stage(0, x.dtype))
+    for window in _split(x, _window(x, kernel_shape, attributes)):
+        fold = Reduction("max", load(0, x.dtype))
+        x = _pooled(at, x, window, _lowest(x.dtype), fold, stage(0, x.dtype))
+    return x
+
+
+def _split(x: View, window: Window) -> list[Window]:
+    """Return the window, or one over all spatial axes but the last and one over the last, where that is less.
+
+    The largest of the largest is the largest. Counted are reads, comparisons and writes.
+    """
+    across, along = prod(window.kernel[:-1]), window.kernel[-1]
+    ends, width = prod(window.out), prod(window.out[:-1]) * x.shape[-1]
+    direct = ends * 2 * across * along
+    apart = width * (2 * across + 1) + ends * (2 * along + 2)
+    if min(across, along) == 1 or apart > 0.8 * direct:
+        return [window]
+    ones, none = (1,) * (len(window.out) - 1), (0,) * (len(window.out) - 1)
+    return [
+        Window(
+            (*window.kernel[:-1], 1),
+            (*window.strides[:-1], 1),
+            (*window.dilations[:-1], 1),
+            (*window.begin[:-1], 0),
+            (*window.end[:-1], 0),
+            (*window.out[:-1], x.shape[-1]),
+        ),
+        Window(
+            (*ones, along),
+            (*ones, window.strides[-1]),
+            (*ones, window.dilations[-1]),
+            (*none, window.begin[-1]),
+            (*none, window.end[-1]),
+            window.out,
+        ),
+    ]
 
 
 @lowering("AveragePool")

@@ -88,6 +88,7 @@ def rows() -> Iterator[Case]:
     for op, shape, more in (
         ("MaxPool", (1, 64, 112, 112), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}),
         ("MaxPool", (1, 128, 28, 28), {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1] * 4}),
+        ("MaxPool", (1, 128, 20, 20), {"kernel_shape": [5, 5], "strides": [1, 1], "pads": [2] * 4}),
         ("AveragePool", (1, 128, 28, 28), {"kernel_shape": [2, 2], "strides": [2, 2]}),
         ("GlobalAveragePool", (1, 2048, 7, 7), {}),
     ):

@@ -290,6 +290,30 @@ def test_pools(attributes: dict[str, Any]) -> None:
     check("AveragePool", x.astype(np.float16), opset=22, count_include_pad=1, **attributes)
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]},
+        {"kernel_shape": [4, 6], "pads": [3, 1, 0, 4], "strides": [1, 2]},
+        {"kernel_shape": [5, 4], "dilations": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [7, 7], "pads": [3, 3, 3, 3], "ceil_mode": 1, "strides": [2, 1]},
+    ],
+    ids=str,
+)
+def test_large_windows_axis_by_axis(attributes: dict[str, Any]) -> None:
+    """The largest of each line of a window, then of those: NaN wins, padding never, minus infinity stays."""
+    x = noise(2, 3, 11, 12)
+    x[0, 0, 3, 4], x[0, 1], x[1, 2, 5, 6] = np.nan, -np.inf, np.inf
+    check("MaxPool", x, opset=22, **attributes)
+    check(
+        "MaxPool", whole_numbers(1, 2, 11, 12, dtype=np.int8, low=-9) - np.int8(100), opset=22, **attributes
+    )
+
+
+def test_large_windows_of_three_axes() -> None:
+    check("MaxPool", noise(1, 2, 6, 7, 8), kernel_shape=[3, 3, 3], pads=[1] * 6)
+
+
 def test_pools_over_all() -> None:
     x = noise(2, 3, 4, 5)
     check("GlobalAveragePool", x)

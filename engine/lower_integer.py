@@ -57,7 +57,8 @@ def _shifted(b: View, zero: View | None, axis: int) -> tuple[View, View | None]:
     if known is None or zeros is None:
         return b, zero
     shape = [-1 if a == axis else 1 for a in range(known.ndim)]
-    whole = known.astype(np.int32) - zeros.astype(np.int32).reshape(shape if zeros.size > 1 else ())
+    whole = known.astype(np.int16)
+    whole -= zeros.astype(np.int16).reshape(shape if zeros.size > 1 else ())
     if whole.size and (whole.min() < -128 or whole.max() > 127):
         return b, zero
     return constant(whole.astype(np.int8), b.buffer.name), None

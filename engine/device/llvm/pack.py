@@ -1,7 +1,6 @@
 """Makes contractions ready for the device: weights packed in panels, axes that b repeats along made rows."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -119,21 +118,10 @@ def panels(b: View, batch: int, width: int, together: int = 1) -> View:
     array = b.array(b.buffer.data)
     outer, n = array.shape[:batch], array.shape[-1]
     k = int(np.prod(array.shape[batch:-1], dtype=np.int64))
-    count = -(-n // width)
-    lines = zeros((*outer, count, k, width), array.dtype)
+    count, groups = -(-n // width), -(-k // together)
+    lines = zeros((*outer, count, groups, width, together), array.dtype)
     flat = array.reshape(*outer, k, n)
-    for at in range(count):
-        part = flat[..., at * width : (at + 1) * width]
-        lines[..., at, :, : part.shape[-1]] = part
-    if together > 1:
-        lines = _side_by_side(lines, together)
-    return constant(f"{b.buffer.name}.panels", lines)
-
-
-def _side_by_side(lines: Any, together: int) -> Any:
-    """Return (…, k, width) as (…, k/together rounded up, width, together), with 0 past the last term."""
-    *outer, k, width = lines.shape
-    groups = -(-k // together)
-    padded = np.zeros((*outer, groups * together, width), lines.dtype)
-    padded[..., :k, :] = lines
-    return np.ascontiguousarray(np.moveaxis(padded.reshape(*outer, groups, together, width), -2, -1))
+    for at, term in np.ndindex(count, together):
+        part = flat[..., term::together, at * width : (at + 1) * width]
+        lines[..., at, : part.shape[-2], : part.shape[-1], term] = part
+    return constant(f"{b.buffer.name}.panels", lines if together > 1 else lines[..., 0])

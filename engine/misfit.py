@@ -54,8 +54,9 @@ def input_names(node: ir.Node, run: Any) -> list[str]:
     if schema is not None and schema.inputs:
         formal = [each.name for each in schema.inputs]
     elif isinstance(run, partial):
-        code = run.func.__code__
-        formal = list(code.co_varnames[1 : code.co_argcount])
+        placed = getattr(run.func, "row", None)  # on a card the function stands behind one that moves arrays
+        code = getattr(run.func if placed is None else placed.evaluate, "__code__", None)
+        formal = [] if code is None else list(code.co_varnames[1 : code.co_argcount])
     else:
         formal = []
     count = len(node.inputs)

@@ -326,6 +326,8 @@ def group_query_attention(
     total = int(at.known(total_sequence_length, "the longest sequence").reshape(()))
     q, k, v = _grouped(at, query, key, value, num_heads, kv_num_heads)
     length = q.shape[2]
+    if len(ends) != q.shape[0]:
+        raise NotLowered(f"{len(ends)} lengths of {q.shape[0]} sequences")
     starts = [0 if length == total else end - length for end in ends]
     q = _normed(at, q, q_norm_weight, qk_norm_epsilon if q_norm_epsilon is None else q_norm_epsilon)
     k = _normed(at, k, k_norm_weight, qk_norm_epsilon if k_norm_epsilon is None else k_norm_epsilon)
@@ -336,18 +338,22 @@ def group_query_attention(
     keys, values = (_cache(at, past, x, starts, size) for past, x in ((past_key, k), (past_value, v)))
     hidden = _hidden(starts if causal else ends, ends, length, total, local_window_size)
     biases = _biased(attention_bias, kv_num_heads)
+    factor = _factor(scale, q.shape[3])
 
     def score(dot: Expr, closed: Expr, *bias: Expr) -> Expr:
-        result = scaled(dot, _factor(scale, q.shape[3]))
-        if softcap:
-            cap = const(np.float32(softcap), F32)
-            result = apply("mul", apply("tanh", apply("div", result, cap)), cap)
-        return _sum(result, *bias, closed)
+        return _sum(_capped(scaled(dot, factor), softcap), *bias, closed)
 
     mask = constant(hidden, at.name)
     extra = [mask, *(b.sliced(4, 0, total) if b.shape[4] > total else b for b in biases)]
     out = attend(at, q, keys.sliced(2, 0, total), values.sliced(2, 0, total), score, extra)
     return (out, keys, values)[: at.outputs]
+
+
+def _capped(score: Expr, limit: float) -> Expr:
+    if not limit:
+        return score
+    cap = const(np.float32(limit), F32)
+    return apply("mul", apply("tanh", apply("div", score, cap)), cap)
 
 
 def _grouped(

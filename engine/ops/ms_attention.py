@@ -373,7 +373,8 @@ def group_query_attention(
     keys and values [B, kv_heads, max(P, total), D], 0 past each sequence's end. q_norm_weight, k_norm_weight
     [D]: each head is divided by its root mean square first. causal 0: every key of the sequence is seen.
 
-    Raises ValueError for quantised caches, windowed caches, padded queries, and for the output of scores.
+    Raises ValueError for quantised caches, windowed caches, padded queries, for the output of scores, and for
+    lengths that are not one a sequence.
     """
     _refuse_quantised(attributes, k_scale=k_scale, v_scale=v_scale, query_seqlens=query_seqlens)
     xp, dtype = call.xp, query.dtype
@@ -382,6 +383,8 @@ def group_query_attention(
     k = _head_norm(xp, k, k_norm_weight, qk_norm_epsilon if k_norm_epsilon is None else k_norm_epsilon)
     total, length = int(total_sequence_length.reshape(())), q.shape[2]
     ends = [int(end) + 1 for end in seqlens_k.reshape(-1).tolist()]
+    if len(ends) != q.shape[0]:
+        raise ValueError(f"seqlens_k has {len(ends)} entries for {q.shape[0]} sequences")
     starts = [0 if length == total else end - length for end in ends]
     if do_rotary:
         positions = _positions(xp, starts, length, position_ids)

@@ -173,3 +173,14 @@ def test_lengths_that_a_run_must_tell() -> None:
     compiled = Compiled(ir.from_proto(proto))
     compiled.run(feeds)
     assert hosts(compiled) == ["GroupQueryAttention"]
+
+
+def test_lengths_for_fewer_sequences() -> None:
+    """Refused, as ONNX Runtime does: neither one length for all nor sequences without keys is meant."""
+    options = {"domain": MS, "outputs": 3, "num_heads": HEADS, "kv_num_heads": KV}
+    for lengths in (i32(4), i32(4, 4, 4)):
+        given = (*grouped(B, 5), None, None, lengths, i32(5)[0])
+        proto, feeds = single.model("GroupQueryAttention", *given, **options)
+        fed = {name: value for name, value in feeds.items() if name not in ("x5", "x6")}
+        with pytest.raises(RunnerError, match="entries for 2 sequences"):
+            Compiled(ir.from_proto(fixed(proto, feeds, ["x5", "x6"]))).run(fed)

@@ -154,6 +154,8 @@ def test_group_query_attention_inputs() -> None:
     chunk = (*(None,) * 9, i32(4, 4))
     with pytest.raises(RunnerError, match="with query_seqlens is not implemented"):
         engine("GroupQueryAttention", *parts, *lengths, *chunk, **common)
+    with pytest.raises(RunnerError, match=f"seqlens_k has 1 entries for {B} sequences"):
+        engine("GroupQueryAttention", *parts, None, None, i32(4), i32(5)[0], **common)
 
 
 def test_group_query_attention_over_normalised_heads() -> None:

@@ -13,6 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 
+from graphdoc.planning import build_plan
 from graphdoc.session import Session
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -65,6 +66,34 @@ def test_two_threads_at_once(shared: bool) -> None:
         thread.join()
 
     assert wrong == []
+
+
+def test_two_threads_on_one_plan() -> None:
+    """Programs for shapes between are made while the other thread runs, and go: every result is right."""
+    text = TEXT.replace(", int64[4,M] where", "").replace("    p = Relu (y)\n    where = NonZero (p)\n", "")
+    proto = onnx.parser.parse_model(text)
+    del proto.graph.value_info[:]
+    proto.graph.initializer.extend(model().graph.initializer)
+    below = Session(proto)
+    expected = [below.run(inputs(n))["y"] for n in range(12)]
+    plan = build_plan(proto, profiles=["x=1x3x4x12:3x3x15x12"])
+    wrong: list[Any] = []
+
+    def work(step: int) -> None:
+        for turn in range(100):
+            number = turn * step % 12
+            found = plan.run(inputs(number), threads=2)["y"]
+            if not np.allclose(found, expected[number], rtol=1e-4, atol=1e-5):
+                wrong.append((step, turn))
+
+    threads = [threading.Thread(target=work, args=(step,)) for step in (5, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+    assert len(plan._made) >= 8
 
 
 def start(code: str, cache: Path) -> "subprocess.Popen[str]":

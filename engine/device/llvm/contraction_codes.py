@@ -2,14 +2,14 @@
 
 A block of a's rows is widened to int16 in scratch memory first, its terms side by side whatever their
 strides; b comes packed in pairs, ``[k/2][columns][2]`` of bytes that are widened as they are read (memory is
-slower), or is copied so by panels, as int16. Processors of the x86 family multiply and add pairs in one
+slower), or is copied so by panels. Processors of the x86 family multiply and add pairs in one
 instruction (``pmaddwd``), which cannot overflow for codes; elsewhere LLVM gets the four steps it consists of.
 """
 
 from collections.abc import Sequence
 
 from graphdoc.engine.device.llvm.builder import Function, Number, Target, Value, integer, parts, vector
-from graphdoc.engine.device.llvm.contraction_axes import Walk
+from graphdoc.engine.device.llvm.contraction_pairs import PairCopy
 from graphdoc.engine.device.llvm.contraction_sums import Sums
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
 from graphdoc.engine.expr import I32, U8, Dtype
@@ -55,15 +55,12 @@ def pairs_added(f: Function, target: Target, a: Value, b: Value, total: Value) -
 
 
 class CodeSums(Sums):
-    """Sums of pairs; an element of a row is an i32 that holds two int16, one of a line that, or two bytes."""
+    """Sums of pairs; an element of a row is an i32 that holds two int16, one of a line two bytes."""
 
     def _line(self, b: Value, masks: Sequence[Value | None]) -> list[Value]:
-        dtype = self.dtypes[1]
-        if dtype == I32:
-            return super()._line(b, masks)
         f, pairs = self.f, 2 * self.tile.lanes
         places = [f.at(b, v * pairs, "i8") for v in range(self.tile.vectors)]
-        return [widened(f, f.load(vector("i8", pairs), place), dtype) for place in places]
+        return [widened(f, f.load(vector("i8", pairs), place), self.dtypes[1]) for place in places]
 
     def zero(self) -> Value:
         """Return sums of nothing."""
@@ -96,18 +93,17 @@ class CodesEmitter(WidenedEmitter):
         return -(-self.work.k // 2)
 
     def _panel_lines(self) -> int:
-        return self._pairs if self.copied else 0
+        return -(-self._pairs // 2) if self.copied else 0
 
     def _line_step(self) -> int:
         return self.work.views[1].strides[-4] if self.spec.packed else 0
 
     def _row_sums(self) -> Sums:
-        self.b_terms = Walk(self.f, self.work.b_terms or [(1, (0,))])
+        columns, lanes = self.tile.columns, self.tile.lanes
+        self.pairs = PairCopy(self.f, columns, lanes, self.steps[1], self.work.b_terms)
         axes: Axes = [(self._pairs, (1, self.tile.columns))]
-        read = I32 if self.copied else self.work.views[1].dtype
-        sums = CodeSums(self.precision, self.tile, (I32, read), axes, gapped=False)
-        if read != I32:  # an element of a line is a pair of bytes
-            sums.elements[1] = "i16"
+        sums = CodeSums(self.precision, self.tile, (I32, self.work.views[1].dtype), axes, gapped=False)
+        sums.elements[1] = "i16"  # an element of a line is a pair of bytes
         sums.unroll = 1  # products need registers of their own: LLVM would mix terms and run out of them
         return sums
 
@@ -122,16 +118,6 @@ class CodesEmitter(WidenedEmitter):
         return widened(self.f, value, self.work.views[0].dtype)
 
     def _copy_panel(self, base: Value, valid: Number) -> None:
-        """Emit the copy of a panel of b, in pairs; what lies past the last column or term is 0."""
-        f, columns, dtype = self.f, self.tile.columns, self.work.views[1].dtype
-        pairs = f.idiv(self.d_pitch, 2)
-        with f.loop(0, f.mul(pairs, columns), self.tile.lanes) as (at, _):
-            f.store(integer(0, vector("i32", self.tile.lanes)), f.at(self.panel, at, "i32"))
-
-        def put(here: Value, k: Number) -> None:
-            line = f.add(f.mul(f.mul(f.idiv(k, 2), columns), 2), f.mod(k, 2))
-            with f.loop(0, valid) as (n, _):
-                read = f.load("i8", f.at(here, f.mul(n, self.steps[1]), "i8"))
-                f.store(widened(f, read, dtype), f.at(self.panel, f.add(line, f.mul(n, 2)), "i16"))
-
-        self.b_terms.nest(base, "i8", put)
+        """Emit the copy of a panel of b, in pairs."""
+        for masked in self._cases(valid):
+            self.pairs.emit(base, self.panel, valid, masked=masked)

@@ -57,37 +57,35 @@ def columns_of(stage: Stage) -> dict[str, list[Column]]:
 
     Tables with one such column are left out.
     """
-    taken = {part.outputs[0]: n for n, part in enumerate(stage.parts) if _place(part) is not None}
+    hosts = {n: part for n, part in enumerate(stage.parts) if isinstance(part, HostNode)}
+    taken = {part.outputs[0]: n for n, part in hosts.items() if _place(part) is not None}
     reads = _reads(stage)
     found: dict[str, list[Column]] = {}
-    for n, part in enumerate(stage.parts):
-        if not isinstance(part, HostNode) or not isinstance(part.node.run, Codes):
+    for n, part in hosts.items():
+        key = part.inputs[0] if part.inputs else None
+        if not isinstance(part.node.run, Codes) or not isinstance(key, str):
             continue
-        key = part.inputs[0]
-        if not isinstance(key, str) or key not in taken or reads[key] != 1:
+        if key not in taken or reads[key] != 1:
             continue
-        source = stage.parts[taken[key]]
-        table, place = source.inputs[0], _place(source)  # type: ignore[union-attr]
+        source = hosts[taken[key]]
+        table, place = source.inputs[0], _place(source)
         if isinstance(table, str) and place is not None:
-            found.setdefault(table, []).append(Column(taken[key], n, place, part.node.run, part.outputs[0]))
+            column = Column(taken[key], n, place, part.node.run, part.outputs[0])
+            found.setdefault(table, []).append(column)
     return {table: columns for table, columns in found.items() if len(columns) > 1}
 
 
-def _place(part: Part) -> int | None:
+def _place(part: HostNode) -> int | None:
     """Return which column of a table a host node takes, None for any other node."""
-    if not isinstance(part, HostNode) or (
-        canonical_domain(part.node.node.domain),
-        part.node.node.op_type,
-    ) != (
-        "",
-        "Gather",
-    ):
+    node = part.node.node
+    if (canonical_domain(node.domain), node.op_type) != ("", "Gather"):
         return None
     table, index = part.inputs
     known = index.value if isinstance(index, Known) else None
     axis = part.node.run.keywords.get("axis", 0) if hasattr(part.node.run, "keywords") else 0
-    one = isinstance(known, np.ndarray) and known.shape == (1,)
-    return int(known[0]) if one and axis == 1 and isinstance(table, str) else None
+    if not isinstance(known, np.ndarray) or known.shape != (1,) or axis != 1 or not isinstance(table, str):
+        return None
+    return int(known[0])
 
 
 def _reads(stage: Stage) -> dict[str, int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.expr import BOOL, F32, F64, I64, Expr, apply, const, index, load, stage
+from graphdoc.engine.expr import BOOL, F16, F32, F64, I64, Expr, apply, const, index, load, stage
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.rows import Reduction
 from graphdoc.engine.lower import NotLowered, Site, largest, lowering
@@ -79,11 +79,16 @@ def attention(
     odd = nonpad_kv_seqlen is not None or left_window_size >= 0 or right_window_size >= 0 or at.outputs > 3
     if odd or softmax_precision is not None or (past_key is None) != (past_value is None):
         raise NotLowered("padded keys, windows, or the scores are asked for")
-    if {v.dtype for v in (Q, K, V)} not in ({F32}, {F64}):
-        raise NotLowered("dtypes that round between the steps")
+    narrow = Q.dtype
+    if {v.dtype for v in (Q, K, V)} not in ({F32}, {F64}, {F16}):
+        raise NotLowered("several dtypes, or bfloat16, which rounds between the steps")
     q, k, v = (split_heads(at, x, n) for x, n in ((Q, q_num_heads), (K, kv_num_heads), (V, kv_num_heads)))
     offset = 0 if past_key is None else past_key.shape[2]
-    k, v = behind(at, past_key, k), behind(at, past_value, v)
+    k, v = present = behind(at, past_key, k), behind(at, past_value, v)
+    if narrow == F16:  # computed in float32, and rounded once
+        q, k, v = (at.cast(x, F32) for x in (q, k, v))
+        if attn_mask is not None and attn_mask.dtype == narrow:
+            attn_mask = at.cast(attn_mask, F32)
     shared = k.shape[1]
     if q.shape[1] % shared:
         raise ValueError(f"{q.shape[1]} query heads do not divide into {shared} key heads")
@@ -101,8 +106,8 @@ def attention(
     bias = None if attn_mask is None else _by_shared_head(_spread(attn_mask, every), shared)
     weights = _weights(at, scores, bias, offset if is_causal else None)
     y = product(at, weights, with_ones(v, [2]))
-    joined = at.reshape(y, (*q.shape[:3], v.shape[3]))
-    return (joined if len(Q.shape) == 4 else join_heads(at, joined), k, v)[: at.outputs]
+    joined = at.cast(at.reshape(y, (*q.shape[:3], v.shape[3])), narrow)
+    return (joined if len(Q.shape) == 4 else join_heads(at, joined), *present)[: at.outputs]
 
 
 def _spread(mask: View, shape: tuple[int, ...]) -> View:

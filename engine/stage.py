@@ -358,9 +358,10 @@ class Builder:
         return self._view(self.segment(level), level, state)
 
     def _result(self, node: Node, key: str, level: int, view: View | Named | Counted) -> State:
-        if not isinstance(view, View):
-            after = self._named if isinstance(view, Named) else self._counted
-            return after(node, key or f"#{len(self.states)}", level, view)
+        if isinstance(view, Named):
+            return self._named(node, key or f"#{len(self.states)}", level, view)
+        if isinstance(view, Counted):
+            return self._counted(node, key or f"#{len(self.states)}", level, view)
         if view.buffer.kind is Kind.CONSTANT:
             return Known(content(view))
         return Computed((key or f"#{len(self.states)}") + self.turn, level, view)

@@ -205,7 +205,10 @@ def test_columns_of_one_table_are_looked_up_together() -> None:
             for name, value in want.items():
                 np.testing.assert_array_equal(found[name], value)
     assert runs.run({"x": np.empty((0, 3), object)})["b"].shape == (0, 1, 3)
-    for bad, message in (([["v"]], "out of bounds"), ([["u", "u", "none"]], "OneHotEncoder .b.: unknown category")):
+    for bad, message in (
+        ([["v"]], "out of bounds"),
+        ([["u", "u", "none"]], "OneHotEncoder .b.: unknown category"),
+    ):
         strict = model(TABLE.replace("ZEROS", "0"))
         for _ in range(2):
             with pytest.raises(RunnerError, match=message):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -53,10 +54,21 @@ def test_attention_is_two_products_and_a_softmax() -> None:
     assert specs(compiled) == ["Contraction", "Rows", "Contraction", "Map"]
 
 
-def test_what_stays_on_level_0() -> None:
-    """Half precision, which rounds between the steps; short masks; the scores."""
+def test_half_precision() -> None:
+    """Computed in float32 and rounded once; masks in either precision; the cache as it is."""
     half = [x.astype(np.float16) for x in (Q, K, V)]
-    check("Attention", *half, host=True, opset=23, units=64)
+    mask = noise(Q.shape[2], K.shape[2])
+    for added in (None, mask.astype(np.float16), mask > 0):
+        check("Attention", *half, added, opset=23, units=8)
+    past = [noise(*x.shape[:2], 2, x.shape[3], seed=5).astype(np.float16) for x in (K, V)]
+    check("Attention", *half, None, *past, outputs=3, is_causal=1, opset=23, units=8)
+
+
+def test_what_stays_on_level_0() -> None:
+    """bfloat16, which rounds between the steps; short masks; the scores."""
+    half = [x.astype(np.float16) for x in (Q, K, V)]
+    rough = [x.astype(ml_dtypes.bfloat16) for x in (Q, K, V)]
+    check("Attention", *rough, host=True, opset=23, units=64)
     check("Attention", Q, K, V, noise(3, 4), host=True, **OPTIONS)
     check("Attention", Q, K, V, outputs=4, host=True, **OPTIONS)
     check("Attention", Q, K, V, left_window_size=1, host=True, opset=25)

@@ -9,7 +9,9 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from graphdoc import overview
 from graphdoc.engine.errors import GraphdocError
@@ -66,6 +68,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 141
+    except KeyboardInterrupt:
+        return _stopped(debug=debug)
     except OSError as error:
         return _fail(_os_lines(error), 3, debug=debug)
 
@@ -78,7 +82,43 @@ def _os_lines(error: OSError) -> list[str]:
     return [error.strerror or str(error), f"  where  {where}", f"  next   {step}"]
 
 
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Yield a list that Ctrl-C adds to, besides what it does anyway."""
+    import signal  # needed by commands only
+
+    seen: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield seen
+        return
+    try:
+        signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread
+        yield seen
+        return
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _command(arguments: list[str], *, debug: bool) -> int:
+    """Run a command. Libraries that Ctrl-C meets in the middle of their import raise what comes to hand."""
+    with _interrupts() as seen:
+        try:
+            return _called(arguments, debug=debug)
+        except Exception:
+            if not seen:
+                raise
+            return _stopped(debug=debug)
+
+
+def _called(arguments: list[str], *, debug: bool) -> int:
     import click
 
     from graphdoc.deferred import defer_sympy
@@ -98,7 +138,7 @@ def _command(arguments: list[str], *, debug: bool) -> int:
         path = context.command_path if context else "graphdoc"
         return _fail([error.format_message(), f"  next   {path} --help"], 2, debug=debug)
     except (click.Abort, KeyboardInterrupt):
-        return _fail(["stopped"], 130, debug=debug)
+        return _stopped(debug=debug)
     except MemoryError:
         return _fail(
             ["not enough memory", "  next   give a smaller --shape, or fewer --taps"], 4, debug=debug
@@ -106,18 +146,31 @@ def _command(arguments: list[str], *, debug: bool) -> int:
     return int(result or 0)
 
 
+def _stopped(*, debug: bool) -> int:
+    """Say that Ctrl-C was heard, at once and without an import: one that it has cut short fails for good."""
+    if debug:
+        _trace()
+    return _said(["stopped"], 130)
+
+
 def _fail(lines: list[str], code: int, *, debug: bool) -> int:
     if debug:
-        import traceback  # needed only here, and costs start-up time
+        _trace()
+    from graphdoc.reports.words import visible  # names in messages are foreign text
 
-        traceback.print_exc()
-    from graphdoc.reports.words import visible  # the same; names in messages are foreign text
+    return _said(list(map(visible, lines)), code)
 
+
+def _trace() -> None:
+    import traceback  # needed only here, and costs start-up time
+
+    traceback.print_exc()
+
+
+def _said(lines: list[str], code: int) -> int:
     symbol = "✗" if "utf" in (sys.stderr.encoding or "").lower() else "FAIL"
     try:
-        print(
-            f"{symbol} {visible(lines[0])}", *map(visible, lines[1:]), sep="\n", file=sys.stderr, flush=True
-        )
+        print(f"{symbol} {lines[0]}", *lines[1:], sep="\n", file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = _nowhere()  # nobody can be told; the exit code still can
     return code

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from subprocess import PIPE
@@ -168,6 +169,26 @@ def test_a_bug_is_not_hidden(failing: Any) -> None:
 
     with pytest.raises(ZeroDivisionError):
         cli.run(["lint"])
+
+
+def test_ctrl_c_that_a_library_turns_into_another_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NumPy, interrupted in the middle of its import, raises RecursionError: stopped all the same."""
+
+    @click.command("lint")
+    def lint() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RecursionError from None
+
+    monkeypatch.setattr(group.LazyGroup, "get_command", lambda *_: lint)
+    before = signal.getsignal(signal.SIGINT)
+
+    assert cli.run(["lint"]) == 130
+    assert capsys.readouterr().err == "✗ stopped\n"
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_terminal_without_unicode_is_served(tmp_path: pathlib.Path) -> None:

@@ -88,19 +88,21 @@ class Counted:
 
 
 Lowered: TypeAlias = Callable[..., Any]
+Coder: TypeAlias = Callable[..., Callable[[Any], Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One lowering: from which since_version of the operator on, and whether empty inputs are welcome.
 
-    codes: attributes → the function that gives strings their codes, int64 and as many; None: not for strings.
+    codes: attributes → the function that gives strings their codes, int64 and as many, or None where level 0
+    is to look them up; None: not for strings.
     """
 
     lower: Lowered
     since: int
     empty: bool
-    codes: Callable[..., Callable[[Any], Any]] | None = None
+    codes: Coder | None = None
 
 
 _TABLE: dict[tuple[str, str], Row] = {}
@@ -111,7 +113,7 @@ def lowering(
     domain: str = "",
     since: int = 1,
     empty: bool = False,
-    codes: Callable[..., Callable[[Any], Any]] | None = None,
+    codes: Coder | None = None,
 ) -> Callable[[Lowered], Lowered]:
     """Register the decorated function for operators, of ``since`` or a newer since_version."""
 

@@ -6,15 +6,94 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.columns import Codes
-from graphdoc.engine.expr import F32, I64, Expr, apply, cast, index
-from graphdoc.engine.lower import NotLowered, Site, constant, lowering
+from graphdoc.engine.expr import DTYPES, F32, I64, Expr, apply, cast, const, index
+from graphdoc.engine.lower import Named, NotLowered, Site, constant, lowering
+from graphdoc.engine.lower_index import look_up
 from graphdoc.engine.lower_layout import with_ones
 from graphdoc.engine.lower_trees import ML
+from graphdoc.engine.ops import ml_encode
+from graphdoc.engine.ops.ml_scores import texts
 from graphdoc.engine.program import View
 
 
 def _categories(cats_strings: Sequence[str] | None = None, zeros: int = 1, **_: Any) -> Callable[[Any], Any]:
     return Codes(cats_strings or (), strict=not zeros)
+
+
+ZERO = const(0, I64)
+
+_CLOSE = 1 << 12
+"""How far apart the keys of a table over whole numbers may be."""
+
+
+def _texts_of(attributes: dict[str, Any]) -> list[str]:
+    """Return the strings that are keys of an encoder, none where its keys are numbers."""
+    for name in ("classes_strings", "keys_strings"):
+        if attributes.get(name):
+            return list(attributes[name])
+    keys = attributes.get("keys_tensor")
+    return list(np.ravel(keys)) if keys is not None and np.asarray(keys).dtype == object else []
+
+
+def _encoded(**attributes: Any) -> Callable[[Any], Any] | None:
+    """Return the codes of an encoder's keys; of equal keys versions choose differently: level 0 does."""
+    names = _texts_of(attributes)
+    return Codes(names) if names and len(set(names)) == len(names) else None
+
+
+@lowering("LabelEncoder", domain=ML, codes=_encoded)
+def label_encoder(at: Site, X: View, **attributes: Any) -> View | Named:
+    """The value beside each key: strings by their codes, whole numbers where the keys lie close together."""
+    keys, values, default = _table(attributes, coded=at.coded)
+    count = len(keys)
+    if at.coded:
+        places = at.map(lambda x: apply("select", apply("lt", x, ZERO), const(count, I64), x), X)
+    else:
+        places, values = _by_number(at, X, keys), _spread(keys, values, default)
+        count = len(values)
+    table = np.empty(count + 1, values.dtype)
+    table[:-1], table[-1] = values, default
+    if table.dtype == object:
+        return Named(table, places)
+    if table.dtype not in DTYPES:
+        raise NotLowered(f"values of {table.dtype}")
+    found = look_up(at, constant(table, at.name), at.reshape(places, (places.size,)), 0)
+    return at.reshape(found, X.shape)
+
+
+def _table(attributes: dict[str, Any], *, coded: bool) -> tuple[Any, Any, Any]:
+    """Return keys and values (rank 1) and the default of an encoder of any version."""
+    if "classes_strings" in attributes:
+        names, numbers = texts(attributes["classes_strings"]), np.arange(len(attributes["classes_strings"]))
+        if coded:
+            return names, numbers, attributes.get("default_int64", -1)
+        return numbers, names, attributes.get("default_string", ml_encode.UNUSED)
+    keys, values = ml_encode.column("keys", attributes), ml_encode.column("values", attributes)
+    if len(keys) != len(values) or len(set(keys.tolist())) != len(keys):
+        raise NotLowered("keys that repeat, or that do not fit the values")
+    return keys, values, ml_encode.default(values, attributes)
+
+
+def _by_number(at: Site, x: View, keys: Any) -> View:
+    """Return the places of whole numbers in a table from the least key to the largest, its end elsewhere."""
+    if keys.dtype != I64 or x.dtype != I64 or int(keys.max()) - int(keys.min()) >= _CLOSE:
+        raise NotLowered("keys that are no whole numbers close together")
+    low, span = const(int(keys.min()), I64), const(int(keys.max()) - int(keys.min()) + 1, I64)
+
+    def place(number: Expr) -> Expr:
+        inside = apply("and", apply("le", low, number), apply("lt", apply("sub", number, low), span))
+        return apply("select", inside, apply("sub", number, low), span)
+
+    return at.map(place, x)
+
+
+def _spread(keys: Any, values: Any, default: Any) -> Any:
+    """Return the values by key, from the least to the largest, the default between them."""
+    low = int(keys.min())
+    table = np.empty(int(keys.max()) - low + 1, values.dtype)
+    table[:] = default
+    table[keys - low] = values
+    return table
 
 
 @lowering("OneHotEncoder", domain=ML, codes=_categories)

@@ -61,7 +61,7 @@ def _typed(views: Iterable[View], dtype: Any, what: str) -> None:
             raise Unsound(f"{what} of {view.dtype} where the kernel takes {dtype}")
 
 
-def _counted(views: Sequence[View], count: int, what: str) -> None:
+def _counted(views: Sequence[Any], count: int, what: str) -> None:
     if len(views) != count:
         raise Unsound(f"{len(views)} {what} where the kernel takes {count}")
 
@@ -99,7 +99,7 @@ def _rows(spec: Rows, inputs: Sequence[View], outputs: Sequence[View]) -> None:
     for out, view in zip(spec.outputs, outputs, strict=True):
         _shaped([view], domain if out.full else kept, "an output")
         _typed([view], out.expr.dtype, "an output")
-    exprs = [part.expr for part in (*spec.stages, *spec.outputs)]
+    exprs = [*(part.expr for part in spec.stages), *(out.expr for out in spec.outputs)]
     _reads(exprs, inputs, len(domain))
     folded = {k: part.expr.dtype for k, part in enumerate(spec.stages)}
     for known, expr in enumerate(exprs):

@@ -295,9 +295,11 @@ class Builder:
         first = inputs[0] if inputs else None
         if lowered.codes is None or not isinstance(first, Hosted) or first.type.dtype != _STRINGS:
             return self._lower(item, row, lowered, inputs, types)
-        keywords = item.node.run.keywords
+        codes = lowered.codes(**item.node.run.keywords)
+        if codes is None:
+            return False
         key = f"codes of {first.key} for {item.node.keys[0]}"
-        part = _function(item.node, lowered.codes(**keywords), (first.key,), key)
+        part = _function(item.node, codes, (first.key,), key)
         coded = Hosted(key, first.level, TensorType(np.dtype(np.int64), first.type.shape))
         if not self._lower(item, row, lowered, [coded, *inputs[1:]], types, coded=True):
             for segment in self.segments.values():

@@ -120,7 +120,7 @@ KINDS: Mapping[str, Callable[[Any], np.ndarray[Any, Any]]] = {
 }
 
 
-def _column(side: str, attributes: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def column(side: str, attributes: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return keys_* or values_* as an array, whichever form the node has."""
     for kind, convert in KINDS.items():
         values = attributes.get(f"{side}_{kind}")
@@ -129,7 +129,7 @@ def _column(side: str, attributes: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     raise ValueError(f"one of the {side}_* attributes is needed")
 
 
-def _default(values: np.ndarray[Any, Any], attributes: Mapping[str, Any]) -> Any:
+def default(values: np.ndarray[Any, Any], attributes: Mapping[str, Any]) -> Any:
     """Return the default that belongs to the kind of the values."""
     tensor = attributes.get("default_tensor")
     if tensor is not None and np.size(tensor):
@@ -142,7 +142,7 @@ def _default(values: np.ndarray[Any, Any], attributes: Mapping[str, Any]) -> Any
 
 
 def _infer_label_encoder(call: Call, x: TensorType, **attributes: Any) -> TensorType:
-    return TensorType(call.real(_column("values", attributes).dtype), x.shape)
+    return TensorType(call.real(column("values", attributes).dtype), x.shape)
 
 
 @op("LabelEncoder", 2, 4, domain=ML, infer=_infer_label_encoder)
@@ -153,14 +153,14 @@ def label_encoder(call: Call, X: Array, **attributes: Any) -> Array:
     specification says; before that it says nothing, and the first counts, as in ONNX Runtime (which keeps
     to the first in version 4 too).
     """
-    keys, values = _column("keys", attributes), _column("values", attributes)
+    keys, values = column("keys", attributes), column("values", attributes)
     if keys.dtype.kind == "f":
         keys = keys.astype(X.dtype) + 0
     if (keys.dtype == STRING) != (X.dtype == STRING):
         raise ValueError(f"keys of type {keys.dtype} for an input of type {X.dtype}")
     if values.dtype.kind == "f":
         values = values.astype(call.real(values.dtype))
-    return _look_up(call, keys, values, _default(values, attributes), X, last=call.version >= 4)
+    return _look_up(call, keys, values, default(values, attributes), X, last=call.version >= 4)
 
 
 # ---- OneHotEncoder, ArrayFeatureExtractor, FeatureVectorizer ------------------------------------------

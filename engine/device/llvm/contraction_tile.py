@@ -107,7 +107,7 @@ def tiles(
     found = [t for t in _fitting(m, n, lanes, target, products) if vectors in (None, t.vectors)]
     if not found:
         found = [Tile(1, vectors or 1, lanes)]
-    return sorted(found, key=lambda t: (round(_cost(t, m, n), 3), -t.rows * t.vectors, t.rows))
+    return sorted(found, key=lambda t: (round(_cost(t, m, n, products), 3), -t.rows * t.vectors, t.rows))
 
 
 def _fitting(m: int, n: int, lanes: int, target: Target, products: bool) -> Iterator[Tile]:
@@ -120,15 +120,17 @@ def _fitting(m: int, n: int, lanes: int, target: Target, products: bool) -> Iter
                 yield Tile(rows, vectors, lanes)
 
 
-def _cost(tile: Tile, m: int, n: int) -> float:
+def _cost(tile: Tile, m: int, n: int, products: bool) -> float:
     """Return the cycles, about, that one term of all sums takes.
 
     Whichever is longest: two multiplications or two loads a cycle, the latency of eight sums, or half a
-    vector a cycle from the second-level cache, where the panels of b come from.
+    vector a cycle from the second-level cache, where the panels of b come from; of codes, a vector's worth.
     """
     count = -(-m // tile.rows)
     rows = m / count
-    cycles = max(rows * tile.vectors / 2, (rows + tile.vectors) / 2, _LATENCY / 2, 2 * tile.vectors)
+    cycles = max(
+        rows * tile.vectors / 2, (rows + tile.vectors) / 2, _LATENCY / 2, (2 - products) * tile.vectors
+    )
     return count * -(-n // tile.columns) * cycles
 
 

@@ -162,6 +162,8 @@ def _optimised(model: "Model", simplify: bool, threads: int | None, seed: int) -
     mapped = open_mapped(Path(model)) if isinstance(model, str | os.PathLike) else None
     source = open_source(model if mapped is None else mapped.model)
     target = Target(open_source(simplified(source.model).model if simplify else source.model))
+    if mapped is not None:
+        mapped.let_go()
     unchanged = None if mapped is None else mapped.check
     runs = compiled(target.model, threads=threads, seed=seed, unchanged=unchanged)
     return _Opened(target, runs, runs, source.files if mapped is None else (mapped.path,))

@@ -44,11 +44,18 @@ class MappedModel:
     """A model whose long weights lie in its file.
 
     model: its tensors are read-only. path, stamp: the file, and what it was when it was opened.
+    content: the file's bytes.
     """
 
     model: ir.Model
     path: Path
     stamp: tuple[int, ...]
+    content: ModelFile
+
+    def let_go(self) -> None:
+        """Let the pages read so far go: they take memory until then. Reading brings them back."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.content.madvise(mmap.MADV_DONTNEED)
 
     def check(self) -> None:
         """Raise ModelError when the file has been written over since: what lies in it is no longer this."""
@@ -75,7 +82,9 @@ def open_mapped(path: Path) -> MappedModel | None:
             if size < LONG:
                 return None
             content = ModelFile(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return MappedModel(_read(content, path), path, stamp)
+        found = MappedModel(_read(content, path), path, stamp, content)
+        found.let_go()
+        return found
     except (OSError, ValueError, ModelError, Unmapped):
         return None
 

@@ -387,9 +387,22 @@ def limits(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> tuple
                         name
                     ]
                 moved = np.fmax(moved, np.abs(other.astype(np.float64) - base))
+            if model.graph.node[0].op_type in PRODUCTS:
+                moved = np.fmax(moved, _terms(model, feeds, name))
     except Exception:
         return None, None
     return base, moved
+
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
+"""Operators that sum products: where the sum cancels, its rounding is that of its terms."""
+
+
+def _terms(model: onnx.ModelProto, feeds: Mapping[str, Any], name: str) -> Any:
+    """Return half a unit in the last place of the sum of the terms' sizes."""
+    sizes = {key: np.abs(x) if x.dtype.kind == "f" else x for key, x in feeds.items()}
+    eps = max(precision(x.dtype)[0] for x in feeds.values() if x.dtype.kind == "f")
+    return 0.5 * eps * on_engine(model, sizes, truth=True)[name]
 
 
 def _moved(feeds: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -83,8 +83,23 @@ def _counts_more(node: onnx.NodeProto, values: Mapping[str, Any]) -> bool:
     return bool(_attribute(node, "ceil_mode", 0)) and naive != run
 
 
+def _rank_of_one_branch(graph: Graph) -> bool:
+    """The branches of an If give different ranks: inference may go by the one that did not run."""
+    inferred = onnx.shape_inference.infer_shapes(graph[0])
+    return any(
+        _ranks(node, "then_branch") != _ranks(node, "else_branch")
+        for node in _nodes((inferred, graph[1]), "If")
+    )
+
+
+def _ranks(node: onnx.NodeProto, branch: str) -> list[int | None]:
+    types = [output.type.tensor_type for output in _attribute(node, branch, None).output]
+    return [len(t.shape.dim) if t.HasField("shape") else None for t in types]
+
+
 LED_TO: Sequence[tuple[str, re.Pattern[str], Callable[[Graph], bool]]] = (
     ("Unique of NaN", re.compile("Non-zero status code returned while running"), _unique_of_nan),
+    ("rank of one branch", re.compile(r"\[ShapeInferenceError\]"), _rank_of_one_branch),
     ("window in the padding", re.compile(r"\[ShapeInferenceError\]|[Ss]hape"), _window_in_the_padding),
 )
 """Refusals that follow from what an earlier operator did: a name, the text, what shows it in the graph."""

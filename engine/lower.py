@@ -54,6 +54,7 @@ FAMILIES = (
     "svm",
     "texts",
     "select",
+    "sample",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 

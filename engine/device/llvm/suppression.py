@@ -1,13 +1,20 @@
-"""Non-maximum suppression as machine code: scores in a heap, each box held against those kept before it."""
+"""Non-maximum suppression as machine code: scores in a heap, each box held against those kept before it.
+
+A box is held against a vector of kept ones at a time, and against no more once one overlaps it too much.
+"""
 
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, floating, number
+from graphdoc.engine.device.llvm.lanes import Lanes
 from graphdoc.engine.expr import F32
 from graphdoc.engine.kernels.suppression import Suppression
 from graphdoc.engine.program import Step
 
 _LEAST = -(1 << 63)
-_AREA, _WORDS = 4, 8
-"""Of the floats that are kept of a box, where its area stands after the corners, and how many there are."""
+_NUMBERS = 5
+"""Of a kept box: its low corner, its high corner, its area."""
+
+_GROUP = 8
+"""Vectors of kept boxes between one look at whether the box is still free and the next."""
 
 
 def tactics_suppression(step: Step, target: Target) -> list[str]:
@@ -21,20 +28,23 @@ def emit_suppression(step: Step, target: Target, tactic: str | None = None) -> K
     assert isinstance(spec, Suppression)  # noqa: S101  # the table of emitters dispatches on the type
     if any(view.dtype != F32 for view in step.inputs) or step.inputs[0].shape[1] >= 1 << 31:
         return None
-    return _Emitter(step, spec).kernel()
+    return _Emitter(step, spec, target.lanes(F32)).kernel()
 
 
 class _Emitter:
     """The kernel of one step.
 
-    In the scratch memory stand: how many boxes wait, how many of this class are kept, how many in all, one
-    word that is never larger than another, the heap, and the kept boxes. A word is a score's order in its
-    high half and what is left of the places in its low half.
+    In the scratch memory stand: how many boxes wait, how many of this class are kept, how many in all,
+    whether the box at hand is free, the heap with one word behind it that is never larger than another, and
+    the kept boxes, number by number, a vector of boxes after the other; the last vector's other lanes are
+    boxes of no size. A word is a score's order in its high half and what is left of the places in its low
+    half.
     """
 
-    def __init__(self, step: Step, spec: Suppression) -> None:
+    def __init__(self, step: Step, spec: Suppression, lanes: int) -> None:
         self.step, self.spec = step, spec
         self.fn = fn = Function()
+        self.lanes = Lanes(fn, lanes)
         boxes, scores = step.inputs
         self.batch, self.classes, self.n = scores.shape
         self.most = max(1, min(spec.limit, self.n))
@@ -56,7 +66,8 @@ class _Emitter:
         with fn.loop(0, fn.dim(self.batch)) as (entry, _), fn.loop(0, fn.dim(self.classes)) as (label, _):
             self._class(entry, label)
         fn.store(self._get(2), self.total)
-        scratch = 8 * (8 + -(-(self.n + 1) // 8) * 8) + 4 * _WORDS * self.most
+        vectors = -(-self.most // self.lanes.count)
+        scratch = 8 * (8 + -(-(self.n + 1) // 8) * 8) + 4 * _NUMBERS * self.lanes.count * vectors
         return fn.kernel(scratch)
 
     # ---- places --------------------------------------------------------------------------------------
@@ -148,19 +159,42 @@ class _Emitter:
         box = number(fn.sub(0xFFFFFFFF, fn.op(f"and {best}, {0xFFFFFFFF}", "i64")))
         corners = self._corners(entry, box)
         area = self._area(corners)
-        with fn.loop(0, self._get(1), carry=[Value("true", "i1")]) as (n, free):
-            other = fn.at(self.kept, fn.mul(n, _WORDS), "float")
-            low = self._overlap(corners, area, [fn.load("float", fn.at(other, k, "float")) for k in range(5)])
-            free[:] = [fn.binary("and", free[0], low)]
-        with fn.when(free[0]):
+        self._hold(corners, area)
+        with fn.when(self._is_free()):
             self._keep(entry, label, box, [*corners, area])
 
+    def _hold(self, corners: list[Value], area: Value) -> None:
+        """Hold a box against the kept ones, and note whether it is free."""
+        fn, lanes = self.fn, self.lanes
+        mine, whole = [lanes.every(corner) for corner in corners], lanes.every(area)
+        vectors = fn.idiv(fn.add(self._get(1), lanes.count - 1), lanes.count)
+        self._set(3, number(1))
+        with fn.loop(0, vectors, _GROUP) as (first, _), fn.when(self._is_free()):
+            none = lanes.compare("olt", whole, whole)
+            with fn.loop(first, fn.least(fn.add(first, _GROUP), vectors), carry=[none]) as (n, hit):
+                places = [fn.at(self._kept(n), k * lanes.count, "float") for k in range(_NUMBERS)]
+                other = [fn.load(whole.type, place, 4) for place in places]
+                hit[:] = [fn.binary("or", hit[0], self._overlaps(mine, whole, other))]
+            gone = fn.op(f"zext {lanes.any(hit[0])} to i64", "i64")
+            self._set(3, number(fn.sub(1, gone)))
+
+    def _is_free(self) -> Value:
+        return self.fn.op(f"icmp ne {self._get(3)}, 0", "i1")
+
+    def _kept(self, vector: Number) -> Value:
+        """Return where a vector of kept boxes stands."""
+        return self.fn.at(self.kept, self.fn.mul(vector, _NUMBERS * self.lanes.count), "float")
+
     def _keep(self, entry: Value, label: Value, box: Value, numbers: list[Value]) -> None:
-        fn = self.fn
+        fn, count = self.fn, self.lanes.count
         at, total = self._get(1), self._get(2)
-        place = fn.at(self.kept, fn.mul(at, _WORDS), "float")
+        lane = fn.mod(at, count)
+        place = self._kept(fn.idiv(at, count))
+        with fn.when(fn.op(f"icmp eq {number(lane)}, 0", "i1")):
+            for k in range(_NUMBERS):
+                fn.store(floating(0.0, self.lanes.kind("float")), fn.at(place, k * count, "float"), 4)
         for k, value in enumerate(numbers):
-            fn.store(value, fn.at(place, k, "float"))
+            fn.store(value, fn.at(place, fn.add(lane, k * count), "float"))
         row = fn.at(self.rows, fn.mul(total, self.row_strides[0]), "i64")
         for k, value in enumerate((entry, label, box)):
             fn.store(value, fn.at(row, fn.mul(k, self.row_strides[1]), "i64"))
@@ -192,17 +226,18 @@ class _Emitter:
         sides = [fn.binary("fsub", corners[k + 2], corners[k]) for k in range(2)]
         return fn.binary("fmul", sides[0], sides[1])
 
-    def _overlap(self, mine: list[Value], area: Value, other: list[Value]) -> Value:
-        """Return whether the intersection is no more than so much of the union; 0 of empty boxes."""
-        fn, zero = self.fn, floating(0.0, "float")
+    def _overlaps(self, mine: list[Value], area: Value, other: list[Value]) -> Value:
+        """Return in which lanes the intersection is more than so much of the union; 0 of empty boxes.
+
+        Where a corner is no number neither are the areas, and the union is not above 0.
+        """
+        lanes = self.lanes
         sides = []
         for k in range(2):
-            low = fn.call("llvm.maximum.f32", "float", mine[k], other[k])
-            high = fn.call("llvm.minimum.f32", "float", mine[k + 2], other[k + 2])
-            sides.append(fn.call("llvm.maximum.f32", "float", fn.binary("fsub", high, low), zero))
-        shared = fn.binary("fmul", sides[0], sides[1])
-        union = fn.binary("fsub", fn.binary("fadd", other[_AREA], area), shared)
-        some = [fn.op(f"fcmp ogt {value}, {zero.name}", "i1") for value in (shared, union)]
-        ratio = fn.binary("fdiv", shared, union)
-        value = fn.op(f"select {fn.binary('and', *some)}, {ratio}, {zero}", "float")
-        return fn.op(f"fcmp ole {value}, {floating(self.spec.iou, 'float').name}", "i1")
+            low, high = lanes.larger(mine[k], other[k]), lanes.smaller(mine[k + 2], other[k + 2])
+            sides.append(lanes.larger(lanes.sub(high, low), lanes.number(0.0, low.type)))
+        shared = lanes.mul(*sides)
+        union = lanes.sub(lanes.add(other[4], area), shared)
+        some = lanes.op("and", lanes.compare("ogt", shared, 0.0), lanes.compare("ogt", union, 0.0))
+        ratio = lanes.select(some, lanes.div(shared, union), 0.0)
+        return lanes.compare("ogt", ratio, self.spec.iou)

@@ -92,6 +92,21 @@ def test_against_onnx_runtime(seed: int) -> None:
     assert specs(compiled) == ["Suppression"]
 
 
+@pytest.mark.parametrize(("span", "least_kept"), [(1000, 400), (60, 100)])
+def test_hundreds_of_kept_boxes_against_onnx_runtime(span: int, least_kept: int) -> None:
+    """More than several groups of vectors, few and many of the later boxes suppressed; NaN among them."""
+    rng = np.random.default_rng(span)
+    first = rng.uniform(0, span, (1, 500, 2)).astype(np.float32)
+    boxes = np.concatenate([first, first + rng.uniform(1, 9, (1, 500, 2)).astype(np.float32)], axis=-1)
+    scores = rng.permutation(500).reshape(1, 1, 500).astype(np.float32)
+    boxes[0, 17, 1] = np.nan
+    proto, feeds = node(boxes, scores, 500, 0.2, -1.0)
+    (want,) = ort.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    compiled = Compiled(ir.from_proto(proto), device=CpuDevice(1), passes=(fuse,))
+    np.testing.assert_array_equal(compiled.run(feeds)["y0"], want)
+    assert len(want) >= least_kept
+
+
 AFTER = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[1,N,4] boxes, float[1,C,N] scores) => (float[K,4] y, int64[K,3] rows)
 <int64 limit = {5}, float iou = {0.5}, float least = {0.1}, int64 one = {2}, int64[1] axis = {0}> {

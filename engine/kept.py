@@ -34,6 +34,9 @@ LIMIT = 1 << 30
 LARGEST = LIMIT // 8
 """Bytes of one program, above which it is not kept."""
 
+_LOADED = 32
+"""Programs of a model that stay loaded: those asked for first."""
+
 _PACKAGES = ("numpy", "onnx", "onnx_ir", "ml_dtypes")
 """What programs are computed with."""
 
@@ -68,6 +71,7 @@ class Kept:
         self._path = Path(path)
         self._state = _state(self._path)
         self._prefix = _digest(_hash(self._path), how, *_surroundings())[:32]
+        self._loaded: dict[tuple[str, int | None], Found] = {}
 
     @property
     def known(self) -> bool:
@@ -77,14 +81,24 @@ class Kept:
     def find(self, feeds: Mapping[str, Any], threads: int | None) -> Found | None:
         """Return the program for arrays of these types, loaded; None where none is there that is whole."""
         name = self._name(feeds)
-        path = None if name is None else self._cache.path(name)
+        if name is None:
+            return None
+        found = self._loaded.get((name, threads))
+        if found is None:
+            found = self._load(name, feeds, threads)
+            if found is not None and len(self._loaded) < _LOADED:
+                self._loaded[name, threads] = found
+        return found
+
+    def _load(self, name: str, feeds: Mapping[str, Any], threads: int | None) -> Found | None:
+        path = self._cache.path(name)
         if path is None:
             return None
         try:
             content, blobs = read(path)
             return _decoded(content, blobs, feeds, threads)
         except _WRONG:
-            self._cache.drop(str(name))
+            self._cache.drop(name)
             return None
 
     def keep(self, names: Sequence[str], short: Direct, feeds: Mapping[str, Any]) -> None:

@@ -116,10 +116,11 @@ class Session:
                 return found
         if self._kept is None:
             return None
-        found = None if self._found is None else self._found.run(feeds)
+        last = self._found
+        found = None if last is None else last.run(feeds)
         if found is None and self._compiled is None:
-            self._found = self._kept.find(feeds, self._threads)
-            found = None if self._found is None else self._found.run(feeds)
+            self._found = last = self._kept.find(feeds, self._threads)
+            found = None if last is None else last.run(feeds)
         return found
 
     def _keep(self, feeds: Mapping[str, Any]) -> None:

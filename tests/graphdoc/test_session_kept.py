@@ -8,7 +8,9 @@ import onnx
 import pytest
 
 import graphdoc
+from graphdoc.engine import kept
 from graphdoc.engine.errors import InputError, ModelError
+from graphdoc.engine.plan_file import read
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -63,6 +65,19 @@ def test_the_second_session_does_not_open_the_model(model: Path) -> None:
         graphdoc.Session(model, level=1).run({"x": X.astype(np.float64)})
     with pytest.raises(InputError, match="x"):
         graphdoc.Session(model, level=1).run({})
+
+
+def test_sizes_that_take_turns_are_read_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both programs stay loaded."""
+    first = graphdoc.Session(model, level=1)
+    want = {rows: first.run({"x": X[:rows]})["y"] for rows in (2, 3)}
+    reads: list[Path] = []
+    monkeypatch.setattr(kept, "read", lambda path: reads.append(path) or read(path))
+
+    second = graphdoc.Session(model, level=1)
+    for rows in (2, 3, 2, 3):
+        np.testing.assert_array_equal(second.run({"x": X[:rows]})["y"], want[rows])
+    assert len(reads) == 2
 
 
 def test_who_does_not_want_it(model: Path) -> None:

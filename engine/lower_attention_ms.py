@@ -8,8 +8,9 @@ import numpy as np
 
 from graphdoc.engine.expr import F32, I32, I64, Expr, apply, cast, const, index, load
 from graphdoc.engine.kernels.attention import Attention
-from graphdoc.engine.lower import NotLowered, Site, constant, lowering
+from graphdoc.engine.lower import NotLowered, Site, content, lowering
 from graphdoc.engine.lower_attention import at_positions, behind, join_heads, rotated, split_heads
+from graphdoc.engine.lower_attention_cache import KEY, Fixed, Told, told
 from graphdoc.engine.lower_layout import entry, with_ones
 from graphdoc.engine.lower_products import product, scaled
 from graphdoc.engine.lower_rows import scaled_by_rms
@@ -18,7 +19,7 @@ from graphdoc.engine.program import View
 
 MS = "com.microsoft"
 
-_QUERY, _KEY = index(3), index(4)
+_QUERY, _KEY = index(3), KEY
 """Positions in the domain (batch, key heads, query heads of a key head, queries, keys)."""
 
 Score = Callable[..., Expr]
@@ -317,34 +318,31 @@ def group_query_attention(
     k_norm_epsilon: float | None = None,
     **attributes: Any,
 ) -> tuple[View, ...]:
-    """Attention over a cache whose lengths follow from shapes, several query heads a key head."""
+    """Attention over a cache, several query heads a key head."""
     odd = any(x is not None for x in (head_sink, k_scale, v_scale, query_seqlens)) or smooth_softmax == 1
     if odd or any(value not in (0, "NONE", "") for value in attributes.values()):
         raise NotLowered("a sink, a quantised cache, or padded queries")
     _only_f32(query, key, value, past_key, past_value, cos_cache, sin_cache, q_norm_weight, k_norm_weight)
-    ends = [int(n) + 1 for n in at.known(seqlens_k, "the length of each sequence").reshape(-1)]
     total = int(at.known(total_sequence_length, "the longest sequence").reshape(()))
     q, k, v = _grouped(at, query, key, value, num_heads, kv_num_heads)
-    length = q.shape[2]
-    if len(ends) != q.shape[0]:
-        raise NotLowered(f"{len(ends)} lengths of {q.shape[0]} sequences")
-    starts = [0 if length == total else end - length for end in ends]
+    length, have = q.shape[2], 0 if past_key is None else past_key.shape[2]
+    size = max(total, have)
+    lengths = _lengths(at, seqlens_k, q.shape[0], (length, total, size, have))
     q = _normed(at, q, q_norm_weight, qk_norm_epsilon if q_norm_epsilon is None else q_norm_epsilon)
     k = _normed(at, k, k_norm_weight, qk_norm_epsilon if k_norm_epsilon is None else k_norm_epsilon)
     if do_rotary and cos_cache is not None and sin_cache is not None:
-        places = _positions(at, starts, length, position_ids)
+        places = _positions(at, lengths, q, position_ids)
         q, k = (_turned(at, x, places, cos_cache, sin_cache, rotary_interleaved) for x in (q, k))
-    size = max(total, 0 if past_key is None else past_key.shape[2])
-    keys, values = (_cache(at, past, x, starts, size) for past, x in ((past_key, k), (past_value, v)))
-    hidden = _hidden(starts if causal else ends, ends, length, total, local_window_size)
+    keys, values = (lengths.cache(at, past, x, size) for past, x in ((past_key, k), (past_value, v)))
+    hidden = lengths.operand(at, length, total, local_window_size, causal=bool(causal))
     biases = _biased(attention_bias, kv_num_heads)
     factor = _factor(scale, q.shape[3])
 
-    def score(dot: Expr, closed: Expr, *bias: Expr) -> Expr:
+    def score(dot: Expr, operand: Expr, *bias: Expr) -> Expr:
+        closed = lengths.closed(operand, local_window_size)
         return _sum(_capped(scaled(dot, factor), softcap), *bias, closed)
 
-    mask = constant(hidden, at.name)
-    extra = [mask, *(b.sliced(4, 0, total) if b.shape[4] > total else b for b in biases)]
+    extra = [hidden, *(b.sliced(4, 0, total) if b.shape[4] > total else b for b in biases)]
     out = attend(at, q, keys.sliced(2, 0, total), values.sliced(2, 0, total), score, extra)
     return (out, keys, values)[: at.outputs]
 
@@ -371,41 +369,24 @@ def _normed(at: Site, x: View, weight: View | None, epsilon: float) -> View:
     return x if weight is None else scaled_by_rms(at, x, weight, [3], epsilon)
 
 
-def _positions(at: Site, starts: Sequence[int], length: int, given: View | None) -> View:
-    """Return the position of each query (B, S); of a prompt's own only the first counts."""
+def _lengths(at: Site, view: View, batch: int, sizes: tuple[int, int, int, int]) -> Fixed | Told:
+    """Return the lengths of the sequences; sizes: as :func:`told` takes them."""
+    if view.size != batch:
+        raise NotLowered(f"{view.size} lengths of {batch} sequences")
+    known = content(view)
+    if known is None:
+        return told(at, view, *sizes)
+    length, total = sizes[:2]
+    ends = [int(n) + 1 for n in known.reshape(-1)]
+    return Fixed([0 if length == total else end - length for end in ends], ends)
+
+
+def _positions(at: Site, lengths: Fixed | Told, q: View, given: View | None) -> View:
+    """Return the position of each query (B, S); of given ones of a prompt only the first counts."""
+    batch, length = q.shape[0], q.shape[2]
     if given is None:
-        return constant(np.asarray(starts, np.int64)[:, None] + np.arange(length), at.name)
+        return lengths.places(at, length)
     if length == 1:
-        return given.broadcast((len(starts), 1))
+        return given.broadcast((batch, 1))
     first = View(given.buffer, (1, 1), (0, 0), given.offset)
-    return at.map(lambda p: apply("add", cast(p, I64), index(1)), first, shape=(len(starts), length))
-
-
-def _cache(at: Site, past: View | None, new: View, starts: Sequence[int], size: int) -> View:
-    """Return (B, heads, size, D): the first ``starts`` of the past, then the new, then 0."""
-    whole = at.fresh((*new.shape[:2], size, new.shape[3]), F32)
-    together = len(set(starts)) == 1
-    for b, start in enumerate(starts[:1] if together else starts):
-        count = new.shape[0] if together else 1
-        have = 0 if past is None else past.shape[2]
-        if start < 0 or start + new.shape[2] > size or start > have:
-            raise NotLowered(f"sequence {b} needs {start} past keys of {have}")
-        mine, fresh = whole.sliced(0, b, count), new.sliced(0, b, count)
-        if start and past is not None:
-            at.copy(past.sliced(0, b, count).sliced(2, 0, start), mine.sliced(2, 0, start))
-        at.copy(fresh, mine.sliced(2, start, new.shape[2]))
-        rest = size - start - new.shape[2]
-        if rest:
-            at.fill(0.0, mine.sliced(2, size - rest, rest))
-    return whole
-
-
-def _hidden(firsts: Sequence[int], ends: Sequence[int], length: int, total: int, window: int) -> Any:
-    """Return (B, 1, 1, S, T): −inf for keys after the query or the sequence, or before the window, else 0."""
-    last = np.minimum(np.asarray(firsts)[:, None] + np.arange(length), np.asarray(ends)[:, None] - 1)
-    last = last[:, None, None, :, None]
-    keys = np.arange(total)
-    out = keys > last
-    if window > 0:
-        out |= keys <= last - window
-    return np.where(out, np.float32(-np.inf), np.float32(0))
+    return at.map(lambda p: apply("add", cast(p, I64), index(1)), first, shape=(batch, length))

@@ -164,8 +164,48 @@ def test_group_query_attention_inputs() -> None:
     check("GroupQueryAttention", *parts, *lengths, *sink, domain=MS, host=True, **common)
 
 
-def test_lengths_that_a_run_must_tell() -> None:
-    """Left to level 0."""
+@pytest.mark.parametrize("options", GROUPS, ids=str)
+def test_lengths_that_a_run_tells(options: dict[str, Any]) -> None:
+    """The same program for every length; one that cannot be is refused."""
+    common = {"outputs": 3, "num_heads": HEADS, "kv_num_heads": KV, "const": (6,), **options}
+    table = tables(16, SIZE // 2) if options.get("do_rotary") else ()
+
+    def past(batch: int, length: int) -> Any:
+        return noise(batch, KV, length, SIZE, seed=length)
+
+    native("GroupQueryAttention", *grouped(B, 5), None, None, i32(2, 4), i32(5)[0], *table, **common)
+    for lengths in (i32(6, 4), i32(0, 6), i32(5, 5)):
+        step = (*grouped(B, 1), past(B, 6), past(B, 6), lengths, i32(7)[0])
+        native("GroupQueryAttention", *step, *table, **common)
+        room = (*grouped(B, 1), past(B, 10), past(B, 10), lengths, i32(7)[0])
+        native("GroupQueryAttention", *room, *table, **common)
+    for last in (7, 5, 2):
+        more = (*grouped(1, 3), past(1, 6), past(1, 6), i32(last), i32(9)[0])
+        native("GroupQueryAttention", *more, *table, **common)
+
+
+@pytest.mark.parametrize("last", [-1, 0, 9, 2**31 - 1])
+def test_lengths_that_cannot_be(last: int) -> None:
+    """Fewer keys than are new, or more than the past has."""
+    past = noise(1, KV, 6, SIZE)
+    proto, feeds = single.model(
+        "GroupQueryAttention", *grouped(1, 2), past, past, i32(last), i32(8)[0], domain=MS, outputs=3,
+        num_heads=HEADS, kv_num_heads=KV,
+    )  # fmt: skip
+    proto = fixed(proto, feeds, ["x6"])
+    fed = {name: value for name, value in feeds.items() if name != "x6"}
+    compiled = Compiled(ir.from_proto(proto), device=CpuDevice(1), passes=(fuse,))
+    with pytest.raises(RunnerError):
+        compiled.run(fed)
+    assert hosts(compiled) == []
+    good = compiled.run({**fed, "x5": i32(7)})
+    want = Interpreter(ir.from_proto(proto)).run({**fed, "x5": i32(7)})
+    for name, value in want.items():
+        assert_same(good[name], value, UNITS)
+
+
+def test_a_total_that_a_run_must_tell() -> None:
+    """It sizes the cache: left to level 0."""
     proto, feeds = single.model(
         "GroupQueryAttention", *grouped(B, 5), None, None, i32(4, 4), i32(5)[0], domain=MS, outputs=3,
         num_heads=HEADS, kv_num_heads=KV,

@@ -4,7 +4,7 @@ A depthwise convolution, one channel a group, is a sum over windows instead (Row
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from graphdoc.engine.expr import I32, Expr, apply, cast, load, stage
 from graphdoc.engine.kernels.rows import Output, Reduction, Rows
-from graphdoc.engine.lower import NotLowered, Site, lowering
+from graphdoc.engine.lower import NotLowered, Site, content, lowering
 from graphdoc.engine.lower_elementwise import wide
 from graphdoc.engine.lower_layout import fill_borders, interior
 from graphdoc.engine.lower_pool import reach, windows
@@ -66,6 +66,7 @@ def convolution(
     if x.dtype != w.dtype:
         raise NotLowered("two dtypes")
     window = checked_window(x, w, group, kernel_shape, attributes)
+    x, w, window = meeting(x, w, window)
     patches = windows(image(at, x, *reach(window, x.shape[2:])), window, 1)
     extra = [*bias, *map(channels_last, added)]
 
@@ -96,6 +97,33 @@ def checked_window(
     if not prod(window.out):
         raise NotLowered("no windows")
     return window
+
+
+def meeting(x: View, w: View, window: Window) -> tuple[View, View, Window]:
+    """Return image, weights and window without the taps at the ends of an axis that only meet padding.
+
+    A kernel dilated by more than a small image is wide (atrous pyramids) has many.
+    """
+    kernel, begin = list(window.kernel), list(window.begin)
+    for axis, size in enumerate(x.shape[2:]):
+        meet = [tap for tap in range(kernel[axis]) if _meets(window, axis, tap, size)]
+        if not meet or len(meet) == kernel[axis]:
+            continue
+        first, count = meet[0], meet[-1] + 1 - meet[0]
+        if content(w) is None or not np.isfinite(content(w)).all():
+            continue  # 0 · ∞ is no number
+        skipped = max(0, first * window.dilations[axis] - begin[axis])
+        x = x.sliced(2 + axis, skipped, size - skipped)
+        begin[axis] = max(0, begin[axis] - first * window.dilations[axis])
+        w, kernel[axis] = w.sliced(2 + axis, first, count), count
+    return x, w, replace(window, kernel=tuple(kernel), begin=tuple(begin))
+
+
+def _meets(window: Window, axis: int, tap: int, size: int) -> bool:
+    """Return whether a tap lies on the image in any position of the window."""
+    start = tap * window.dilations[axis] - window.begin[axis]
+    position = max(0, -(start // window.strides[axis]))
+    return position < window.out[axis] and start + position * window.strides[axis] < size
 
 
 def is_depthwise(w: View, group: int) -> bool:

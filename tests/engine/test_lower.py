@@ -359,6 +359,11 @@ CONVS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 11), (5, 3, 4), {"pads": [2, 1], "dilations": [2]}),
     ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), {"strides": [1, 2, 1], "pads": [0, 1, 0, 1, 0, 1]}),
     ((1, 3, 5, 5), (4, 3, 1, 1), {}),
+    ((2, 3, 4, 5), (4, 3, 3, 3), {"dilations": [12, 4], "pads": [12, 4, 12, 4]}),
+    ((1, 4, 3, 3), (4, 1, 3, 5), {"group": 4, "dilations": [3, 2], "pads": [3, 7, 4, 3], "strides": [1, 2]}),
+    ((1, 2, 8), (3, 2, 2), {"dilations": [10], "pads": [5, 0]}),
+    ((1, 2, 3), (3, 2, 4), {"dilations": [5], "pads": [20, 30], "strides": [7]}),
+    ((1, 2, 2), (3, 2, 1), {"pads": [3, 3], "strides": [4]}),
 ]
 
 
@@ -370,6 +375,22 @@ def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[s
 
     check("Conv", data, weights, noise(w[0], seed=2, dtype=dtype), const=[1, 2], units=64, **attributes)
     check("Conv", data, weights, units=64, **attributes)
+
+
+def test_taps_that_only_meet_padding_are_left_out() -> None:
+    """Of a kernel dilated by more than the image is wide one column stays; 0 · ∞ keeps them all."""
+    x, w = noise(1, 3, 9, 4), noise(4, 3, 3, 3, seed=1)
+    wide = {"dilations": [4, 6], "pads": [4, 6, 4, 6]}
+    terms = [s.inputs[0].shape[3:5] for s in steps_of(check("Conv", x, w, const=[1], units=64, **wide))]
+    assert terms == [(3, 1)]
+    w[0, 0, 0, 0] = np.inf
+    terms = [s.inputs[0].shape[3:5] for s in steps_of(check("Conv", x, w, const=[1], units=64, **wide))]
+    assert terms == [(3, 3)]
+
+
+def steps_of(compiled: Any) -> list[Any]:
+    """Return the contractions of the first program."""
+    return [s for s in segments(compiled)[0].program.steps if isinstance(s.spec, Contraction)]
 
 
 def test_a_convolution_is_one_contraction_over_windows() -> None:

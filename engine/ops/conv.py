@@ -13,7 +13,7 @@ import numpy as np
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import first_dtype
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
-from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, sliding, view
+from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, recalled, sliding, view
 
 _TILE_BYTES = 1 << 20
 """Columns copied at once: larger tiles leave the cache, smaller ones make small products."""
@@ -31,6 +31,16 @@ def _window(x: Array, w: Array, kernel_shape: Ints | None, **attributes: Any) ->
     if kernel_shape and tuple(kernel_shape) != kernel:
         raise ValueError(f"kernel_shape {list(kernel_shape)} does not fit weights {list(w.shape)}")
     return sliding(x.shape[2:], kernel, **attributes)
+
+
+def _recalled(call: Call, x: Array, w: Array, group: int, attributes: dict[str, Any]) -> Window:
+    """Return the window of a node's convolution, checked when shapes change."""
+
+    def make() -> Window:
+        _check_groups(x, w, group)
+        return _window(x, w, **{"kernel_shape": None, **attributes})
+
+    return recalled(call, (x.shape, w.shape, group), attributes, make)
 
 
 def _check_groups(x: Array, w: Array, group: int) -> None:
@@ -86,6 +96,9 @@ def _by_tiles(xp: Any, windows: Array, weights: Array, y: Array, window: Window)
     """Fill y (N, G, M/G, positions) with weights (G, M/G, K) times windows (N, G, C/G, *kernel, *out)."""
     first = 3 + len(window.kernel)
     depth, row = weights.shape[2], prod(window.out[1:])
+    if y.size and prod(windows.shape) * y.dtype.itemsize <= _TILE_BYTES:
+        xp.matmul(weights, windows.reshape(*windows.shape[:2], depth, y.shape[3]), out=y)
+        return
     for images, groups, rows in _tiles(windows.shape[:2], window.out[0], depth * row * y.dtype.itemsize):
         tile = windows[(images, groups) + (slice(None),) * (first - 2) + (rows,)]
         columns = tile.reshape(*tile.shape[:2], depth, tile.shape[first] * row)
@@ -130,8 +143,7 @@ def conv(
     Further attributes: strides, dilations, pads, auto_pad. float16 and bfloat16 are summed in float32 and
     rounded once. Raises ValueError when shapes and attributes do not fit.
     """
-    _check_groups(X, W, group)
-    window = _window(X, W, kernel_shape, **attributes)
+    window = _recalled(call, X, W, group, {"kernel_shape": kernel_shape, **attributes})
     y = convolve(call.xp, wide(X), wide(W), window, group)
     if B is not None:
         y += _per_channel(wide(B), y.ndim)
@@ -173,8 +185,7 @@ def _integer_sum(
     **rest: Any,
 ) -> Array:
     """Return the convolution of centred integers as float32 or float64 holding exact integers."""
-    _check_groups(x, w, group)
-    window = _window(x, w, rest.pop("kernel_shape", None), **rest)
+    window = _recalled(call, x, w, group, rest)
     values, weights = _centred(x, x_zero_point, x.ndim), _centred(w, w_zero_point, w.ndim)
     if not _exact_products(call.xp, values, weights):
         values, weights = values.astype(np.float64), weights.astype(np.float64)

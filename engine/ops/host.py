@@ -14,7 +14,8 @@ from graphdoc.engine.ops.table import Array, Call
 
 def ints(x: Array) -> list[int]:
     """Return an integer tensor of any shape as a flat list."""
-    return [int(item) for item in x.reshape(-1).tolist()]
+    items: list[int] = x.reshape(-1).tolist()
+    return items if x.dtype.kind in "iu" else [int(item) for item in items]
 
 
 def scalar(x: Array) -> Any:

@@ -207,7 +207,10 @@ def _expand_type(call: Call, data: TensorType, shape: TensorType) -> TensorType:
 def expand(call: Call, data: Array, shape: Array) -> Array:
     """``data`` broadcast with ``shape`` in both directions (a 1 in the shape keeps the axis); a view (ONNX
     Expand-13)."""
-    target = np.broadcast_shapes(data.shape, tuple(ints(shape)))
+    sizes = tuple(ints(shape))
+    if sizes == data.shape:
+        return data
+    target = np.broadcast_shapes(data.shape, sizes)
     return namespace(call, data).broadcast_to(data, target)
 
 

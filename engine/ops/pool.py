@@ -13,7 +13,7 @@ from graphdoc.engine.ops.dims import add, multiply, subtract
 from graphdoc.engine.ops.precision import narrow, wide
 from graphdoc.engine.ops.shapes import INT64
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
-from graphdoc.engine.ops.window import Ints, Window, axis_taps, counts, infer_sizes, sliding, taps
+from graphdoc.engine.ops.window import Ints, Window, axis_taps, counts, infer_sizes, recalled, sliding, taps
 
 # ---- shapes --------------------------------------------------------------------------------------------
 
@@ -22,6 +22,10 @@ def _window(x: Array, kernel_shape: Ints, **attributes: Any) -> Window:
     if x.ndim < 3:
         raise ValueError(f"pooling needs a batch, a channel and spatial axes, got rank {x.ndim}")
     return sliding(x.shape[2:], kernel_shape, **attributes)
+
+
+def _recalled(call: Call, x: Array, attributes: dict[str, Any]) -> Window:
+    return recalled(call, x.shape, attributes, lambda: _window(x, **attributes))
 
 
 def infer_pool(call: Call, X: TensorType, *, kernel_shape: Ints, **attributes: Any) -> TensorType:
@@ -89,7 +93,7 @@ def max_pool(
     Further attributes: strides, dilations, pads, auto_pad, ceil_mode. Padding never wins. Of equal elements
     the first counts; NaN wins. storage_order 1 numbers the spatial axes column first.
     """
-    window = _window(X, kernel_shape, **attributes)
+    window = _recalled(call, X, {"kernel_shape": kernel_shape, **attributes})
     if call.outputs < 2:
         return (_slide(call.xp, X, window, call.xp.maximum, _lowest(X.dtype)),)
     return _max_with_indices(call.xp, X, window, storage_order)
@@ -124,7 +128,7 @@ def average_pool(
     Further attributes: strides, dilations, pads, auto_pad, ceil_mode. count_include_pad 1 divides by the
     elements inside the padded input, 0 by those inside the input.
     """
-    window = _window(X, kernel_shape, **attributes)
+    window = _recalled(call, X, {"kernel_shape": kernel_shape, **attributes})
     x = wide(X)
     total = _slide(call.xp, x, window, call.xp.add, 0)
     divisors = divisors_of(call.xp, window, X.shape[2:], include_pad=bool(count_include_pad), dtype=x.dtype)
@@ -151,7 +155,7 @@ def lp_pool(call: Call, X: Array, *, kernel_shape: Ints, p: float = 2, **attribu
 
     Further attributes: strides, dilations, pads, auto_pad, ceil_mode.
     """
-    window = _window(X, kernel_shape, **attributes)
+    window = _recalled(call, X, {"kernel_shape": kernel_shape, **attributes})
     total = _slide(call.xp, _powers(call.xp, wide(X), p), window, call.xp.add, 0)
     return narrow(_root(call.xp, total, p), X.dtype)
 

@@ -18,10 +18,10 @@ def _one_slice(size: int, start: int, end: int, step: int) -> slice:
     """Return the Python slice of an axis by the specification's rule of clamping."""
     if step == 0:
         raise ValueError("Slice with step 0")
+    if step > 0:
+        return slice(start, end, step)  # Python counts and clamps alike
     start += size if start < 0 else 0
     end += size if end < 0 else 0
-    if step > 0:
-        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
     start, end = min(max(start, 0), size - 1), min(max(end, -1), size - 1)
     return slice(start, end, step) if end >= 0 else slice(start, None, step)
 

@@ -3,7 +3,7 @@
 A window has one entry per spatial axis in each of its fields. A *tap* is one position inside the kernel.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.dims import add, ceil_divide, floor_divide, maximum, minimum
-from graphdoc.engine.ops.table import Array, Dim
+from graphdoc.engine.ops.table import Array, Call, Dim
 
 Ints = Sequence[int]
 Slices = tuple[slice, ...]
@@ -54,6 +54,17 @@ def sliding(
     sizes = [_axis(auto_pad, ceil_mode, *row) for row in rows]
     begin, end, out = (tuple(column) for column in zip(*sizes, strict=True)) if sizes else ((), (), ())
     return Window(tuple(kernel), tuple(strides), tuple(dilations), begin, end, out)
+
+
+def recalled(
+    call: Call, shapes: tuple[Any, ...], attributes: dict[str, Any], make: Callable[[], Window]
+) -> Window:
+    """Return the window that ``make`` gives for these shapes and attributes, made anew when they change."""
+    key, found = call.memo.get("window", (None, None))
+    if key != (shapes, attributes):
+        found = make()
+        call.memo["window"] = ((shapes, attributes), found)
+    return found  # type: ignore[no-any-return]
 
 
 def _check(rank: int, kernel: Ints, strides: Ints, dilations: Ints, pads: Ints, auto_pad: str) -> None:

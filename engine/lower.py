@@ -55,6 +55,7 @@ FAMILIES = (
     "texts",
     "select",
     "sample",
+    "scatter",
 )
 """Modules ``engine/lower_<name>.py`` that register lowerings."""
 

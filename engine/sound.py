@@ -17,6 +17,7 @@ from graphdoc.engine.kernels.gather import Gather
 from graphdoc.engine.kernels.map import Map
 from graphdoc.engine.kernels.recurrent import GATES, WIDTH, Recurrent
 from graphdoc.engine.kernels.rows import Rows
+from graphdoc.engine.kernels.scatter import COMBINE, Scatter
 from graphdoc.engine.kernels.suppression import Suppression
 from graphdoc.engine.kernels.topk import TopK
 from graphdoc.engine.kernels.trees import TOGETHER, Trees
@@ -265,6 +266,22 @@ def _suppression(spec: Suppression, inputs: Sequence[View], outputs: Sequence[Vi
         raise Unsound("no box is kept")
 
 
+def _scatter(spec: Scatter, inputs: Sequence[View], outputs: Sequence[View]) -> None:
+    _counted(inputs, 3, "inputs")
+    _counted(outputs, 1, "outputs")
+    (data, index, updates), out = inputs, outputs[0]
+    _shaped([data], out.shape, "the data")
+    _shaped([updates], index.shape, "the updates")
+    _typed([data, updates], out.dtype, "an array")
+    if not 0 <= spec.axis < len(out.shape) or len(index.shape) != len(out.shape):
+        raise Unsound(f"axis {spec.axis} of {len(out.shape)}")
+    sizes = list(zip(index.shape, out.shape, strict=True))
+    if any(n > m for axis, (n, m) in enumerate(sizes) if axis != spec.axis):
+        raise Unsound(f"indices {index.shape} in an output of {out.shape}")
+    if index.dtype not in (np.int32, np.int64) or spec.reduction not in COMBINE:
+        raise Unsound(f"an index of {index.dtype}, reduction {spec.reduction}")
+
+
 _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] = {
     Map: _map,
     Rows: _rows,
@@ -276,5 +293,6 @@ _LOOKS: dict[type[Spec], Callable[[Any, Sequence[View], Sequence[View]], None]] 
     Trees: _trees,
     Coupling: _coupling,
     TopK: _topk,
+    Scatter: _scatter,
     Suppression: _suppression,
 }

@@ -30,6 +30,7 @@ EMITTERS: Mapping[str, str] = {
     "Trees": "trees",
     "Coupling": "coupling",
     "TopK": "topk",
+    "Scatter": "scatter",
     "Suppression": "suppression",
 }
 """Name of the specification's class → the module that has ``emit_`` and ``tactics_`` of that name."""

@@ -6,6 +6,7 @@ fits 8 bits.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from graphdoc.engine.lower_pool import reach, windows
 from graphdoc.engine.lower_products import contract
 from graphdoc.engine.lower_quantize import codes_only, dynamic_quantize_linear, one, rescaled
 from graphdoc.engine.lower_rows import run_rows
+from graphdoc.engine.memory import let_go
 from graphdoc.engine.ops.ms_fused import MS
 from graphdoc.engine.ops.window import Window
 from graphdoc.engine.program import View
@@ -57,24 +59,76 @@ def _shifted(b: View, zero: View | None, axis: int) -> tuple[View, View | None]:
     if known is None or zeros is None:
         return b, zero
     shape = [-1 if a == axis else 1 for a in range(known.ndim)]
-    whole = known.astype(np.int16)
-    whole -= zeros.astype(np.int16).reshape(shape if zeros.size > 1 else ())
-    if whole.size and (whole.min() < -128 or whole.max() > 127):
+    zeros = zeros.reshape(shape if zeros.size > 1 else ())
+    if known.size and not _fits(known, zeros, axis):
         return b, zero
-    return constant(whole.astype(np.int8), b.buffer.name), None
+    codes = (known.view(np.uint8) - zeros.view(np.uint8)).view(np.int8)  # modulo 256, and 8 bits hold it
+    let_go(known)
+    return constant(codes, b.buffer.name), None
+
+
+def _fits(codes: Any, zeros: Any, axis: int) -> bool:
+    """Return whether 8 bits hold all codes less their zero point."""
+    others = tuple(a for a in range(codes.ndim) if zeros.ndim == 0 or a != axis)
+    low, high = (f(codes, axis=others, keepdims=True).astype(np.int32) for f in (np.min, np.max))
+    least, most = (low - zeros.astype(np.int32)).min(), (high - zeros.astype(np.int32)).max()
+    return bool(least >= -128 and most <= 127)
 
 
 def _sums(at: Site, view: View, axes: Sequence[int]) -> View:
     """Return the int32 sums of codes over axes, kept with size 1; at once where they are constant."""
     known = content(view)
     if known is not None:
-        return constant(known.sum(axis=tuple(axes), dtype=np.int32, keepdims=True), at.name)
-    total = Reduction("sum", cast(load(0, view.dtype), I32))
-    return run_rows(at, [view], axes, [total], [(stage(0, I32), False)])[0]
+        total = known.sum(axis=tuple(axes), dtype=np.int32, keepdims=True)
+        let_go(known)
+        return constant(total, at.name)
+    summed = Reduction("sum", cast(load(0, view.dtype), I32))
+    return run_rows(at, [view], axes, [summed], [(stage(0, I32), False)])[0]
 
 
-def _negative_product(total: Expr, x: Expr, y: Expr) -> Expr:
-    return apply("sub", total, apply("mul", cast(x, I32), cast(y, I32)))
+@dataclass(frozen=True, slots=True)
+class _Corrections:
+    """What becomes of a sum of codes: views of int32 to add to it, and pairs whose products are taken off."""
+
+    added: list[View]
+    pairs: list[View]
+
+    @property
+    def views(self) -> list[View]:
+        """Return the views in the order in which :meth:`applied` takes their elements."""
+        return [*self.added, *self.pairs]
+
+    def applied(self, total: Expr, elements: Sequence[Expr]) -> tuple[Expr, Sequence[Expr]]:
+        """Return the sum set right, and the elements of further views."""
+        first, last = len(self.added), len(self.added) + len(self.pairs)
+        for element in elements[:first]:
+            total = apply("add", total, element)
+        for k in range(first, last, 2):
+            total = apply("sub", total, _whole_product(elements[k], elements[k + 1]))
+        return total, elements[last:]
+
+
+def _whole_product(x: Expr, y: Expr) -> Expr:
+    return apply("mul", cast(x, I32), cast(y, I32))
+
+
+def _corrections(at: Site, pairs: Sequence[View], bias: View | None) -> _Corrections:
+    """Return the corrections; what is constant of them is added up now.
+
+    pairs: of views whose products are taken off.
+    """
+    added = [] if bias is None else [bias]
+    left: list[View] = []
+    for x, y in zip(pairs[::2], pairs[1::2], strict=True):
+        if content(x) is None or content(y) is None:
+            left += [x, y]
+        else:
+            added.append(at.map(lambda a, b: apply("neg", _whole_product(a, b)), x, y))
+    fixed = [view for view in added if content(view) is not None]
+    rest = [view for view in added if content(view) is None]
+    while len(fixed) > 1:
+        fixed[:2] = [at.map(lambda a, b: apply("add", a, b), *fixed[:2])]
+    return _Corrections([*fixed, *rest], left)
 
 
 # ---- matrices -----------------------------------------------------------------------------------------
@@ -89,10 +143,11 @@ def product_of_codes(
     dtype: Dtype,
     finish: Finish = _exact,
     extra: Sequence[View] = (),
+    bias: View | None = None,
 ) -> View:
-    """Return ``finish`` of (a − a_zero)·(b − b_zero) for stacks of matrices of 8-bit codes.
+    """Return ``finish`` of (a − a_zero)·(b − b_zero) + bias for stacks of matrices of 8-bit codes.
 
-    a_zero: one. b_zero: one, or one per column. extra: broadcast to the product.
+    a_zero: one. b_zero: one, or one per column. bias: int32. extra and bias: broadcast to the product.
     """
     codes_only(a, b)
     if min(len(a.shape), len(b.shape)) < 2 or a.shape[-1] != b.shape[-2]:
@@ -101,16 +156,15 @@ def product_of_codes(
     b, b_zero = _shifted(b, b_zero, len(b.shape) - 1)
     if b_zero is not None and b_zero.size > 1 and b_zero.shape != (b.shape[-1],):
         raise NotLowered("zero points of b that are no vector")
-    terms = _corrections(at, a, a_zero, b, b_zero)
+    terms = _corrections(at, _off_products(at, a, a_zero, b, b_zero), bias)
 
-    def epilogue(total: Expr, *rest: Expr) -> Expr:
-        for k in range(0, len(terms), 2):
-            total = _negative_product(total, rest[k], rest[k + 1])
-        return finish(total, *rest[len(terms) :])
+    def epilogue(total: Expr, *elements: Expr) -> Expr:
+        total, rest = terms.applied(total, elements)
+        return finish(total, *rest)
 
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = at.fresh((*lead, a.shape[-2], b.shape[-1]), dtype)
-    inputs = [*terms, *extra]
+    inputs = [*terms.views, *extra]
     if len(b.shape) == 2:
         contract(at, (0, len(a.shape) - 1, 1), a, b, out, epilogue, inputs)
         return out
@@ -119,7 +173,7 @@ def product_of_codes(
     return out
 
 
-def _corrections(at: Site, a: View, a_zero: View | None, b: View, b_zero: View | None) -> list[View]:
+def _off_products(at: Site, a: View, a_zero: View | None, b: View, b_zero: View | None) -> list[View]:
     """Return pairs of views whose products are taken off the sum."""
     pairs: list[View] = []
     if a_zero is not None:
@@ -211,16 +265,14 @@ def qgemm(
     a, b = (v.permuted([1, 0]) if flag else v for v, flag in ((a, transA), (b, transB)))
     scaled = at.map(lambda s: apply("mul", const(alpha, s.dtype), s), one_of(at, a_scale))
     scale = _ratio(at, scaled, b_scale, y_scale)
-    added = [] if c is None else [c]
     shift = [] if y_scale is None or y_zero is None else [one_of(at, y_zero)]
     dtype = scale.dtype if y_scale is None else np.dtype(np.uint8) if y_zero is None else y_zero.dtype
 
     def finish(total: Expr, factor: Expr, *rest: Expr) -> Expr:
-        total = apply("add", total, rest[0]) if added else total
         y = apply("mul", cast(total, factor.dtype), factor)
-        return y if y_scale is None else rescaled(y, rest[-1] if shift else None, dtype)
+        return y if y_scale is None else rescaled(y, rest[0] if shift else None, dtype)
 
-    return product_of_codes(at, a, a_zero, b, b_zero, dtype, finish, [scale, *added, *shift])
+    return product_of_codes(at, a, a_zero, b, b_zero, dtype, finish, [scale, *shift], c)
 
 
 @lowering("MatMulIntegerToFloat", domain=MS)
@@ -268,10 +320,11 @@ def convolution_of_codes(
     attributes: dict[str, Any],
     finish: Finish = _exact,
     extra: Sequence[View] = (),
+    bias: View | None = None,
 ) -> View:
-    """Return ``finish`` of the convolution of (x − x_zero) with constant (w − w_zero).
+    """Return ``finish`` of the convolution of (x − x_zero) with constant (w − w_zero), plus bias.
 
-    extra: broadcast to (N, *out, M).
+    extra, and bias of int32: broadcast to (N, *out, M).
     """
     codes_only(x, w)
     group = attributes.pop("group", 1)
@@ -284,18 +337,17 @@ def convolution_of_codes(
     apart = is_depthwise(w, group)
     if apart and w_zero is not None:
         w, w_zero = at.map(lambda a, z: apply("sub", cast(a, I32), cast(z, I32)), w, _along(w, w_zero)), None
-    terms = _off_windows(at, padded, x_zero, w, w_zero, window, group)
+    terms = _corrections(at, _off_windows(at, padded, x_zero, w, w_zero, window, group), bias)
 
-    def epilogue(total: Expr, *rest: Expr) -> Expr:
-        for k in range(0, len(terms), 2):
-            total = _negative_product(total, rest[k], rest[k + 1])
-        return finish(total, *rest[len(terms) :])
+    def epilogue(total: Expr, *elements: Expr) -> Expr:
+        total, rest = terms.applied(total, elements)
+        return finish(total, *rest)
 
     patches = windows(padded, window, 1)
     if apart:
-        depthwise(at, patches, w, out, group, _term, epilogue, [*terms, *extra])
+        depthwise(at, patches, w, out, group, _term, epilogue, [*terms.views, *extra])
     else:
-        grouped(at, patches, by_group(w, group), out, epilogue, [*terms, *extra])
+        grouped(at, patches, by_group(w, group), out, epilogue, [*terms.views, *extra])
     return channels_first(out)
 
 
@@ -374,13 +426,12 @@ def qlinear_conv(
     """int32 sums, with bias, times x_scale · w_scale ÷ y_scale, rounded, plus y_zero, clamped."""
     codes_only(y_zero)
     scale = _ratio(at, x_scale, w_scale, y_scale)
-    extra = [scale, one_of(at, y_zero), *([] if bias is None else [bias])]
+    extra = [scale, one_of(at, y_zero)]
 
-    def finish(total: Expr, factor: Expr, zero: Expr, *rest: Expr) -> Expr:
-        total = apply("add", total, rest[0]) if rest else total
+    def finish(total: Expr, factor: Expr, zero: Expr) -> Expr:
         return rescaled(apply("mul", cast(total, factor.dtype), factor), zero, y_zero.dtype)
 
-    return convolution_of_codes(at, x, x_zero, w, w_zero, y_zero.dtype, attributes, finish, extra)
+    return convolution_of_codes(at, x, x_zero, w, w_zero, y_zero.dtype, attributes, finish, extra, bias)
 
 
 @lowering("QLinearConv", domain=MS)

@@ -161,10 +161,10 @@ class ModelFile(mmap.mmap):
 
 def model_file(array: Any) -> ModelFile | None:
     """Return the mapped file that an array lies in, None where it lies in memory."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    found = array.obj if isinstance(array, memoryview) else array
-    return found if isinstance(found, ModelFile) else None
+    found = array  # as_strided puts an object of its own between an array and what it looks at
+    while found is not None and not isinstance(found, ModelFile):
+        found = found.obj if isinstance(found, memoryview) else getattr(found, "base", None)
+    return found
 
 
 def let_go(array: Any) -> None:

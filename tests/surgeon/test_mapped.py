@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from onnx import helper, numpy_helper
 
 from graphdoc.engine.errors import ModelError
@@ -71,8 +72,11 @@ def test_letting_pages_go_keeps_the_content(tmp_path: Path) -> None:
     found = open_mapped(saved(tmp_path, model(a=weights)))
     assert found is not None
     array = found.model.graph.initializers["a"].const_value.numpy()  # type: ignore[union-attr]
-    for part in (array, array[5:77], array[::3], array[:0], weights):
+    strided = as_strided(array, (5, 7), (4, 40))
+    for part in (array, array[5:77], array[::3], array[:0], strided, weights):
         let_go(part)
+    assert all(model_file(part) is not None for part in (array[::3], strided, strided.T))
+    assert model_file(weights) is None
 
     np.testing.assert_array_equal(array, weights)
 

@@ -17,7 +17,7 @@ from graphdoc.engine.lower import NotLowered, Site, content, lowering
 from graphdoc.engine.lower_elementwise import wide
 from graphdoc.engine.lower_layout import fill_borders, interior
 from graphdoc.engine.lower_pool import reach, windows
-from graphdoc.engine.lower_products import Epilogue, contract, the_sum
+from graphdoc.engine.lower_products import Epilogue, contract, further_operands, the_sum
 from graphdoc.engine.lower_rows import floats_only
 from graphdoc.engine.ops.conv_transpose import transposed_window
 from graphdoc.engine.ops.window import Window, sliding
@@ -198,10 +198,10 @@ def depthwise(
         w.offset,
     )
     total = Reduction("sum", term(load(0, x.dtype), load(1, w.dtype)))
+    terms, extra = further_operands(extra)
     beside = [_split(view.broadcast(out.shape), rank + 1, group) for view in extra]
     grown = [View(v.buffer, domain, (*v.strides, *(0,) * rank), v.offset) for v in beside]
     kind = total.expr.dtype
-    terms = [load(2 + k, view.dtype) for k, view in enumerate(grown)]
     terms = terms if kind == I32 else [cast(e, kind) for e in terms]
     result = cast(finish(stage(0, kind), *terms), out.dtype)
     spec = Rows(rank, (total,), (Output(result, full=False),))

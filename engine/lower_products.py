@@ -43,15 +43,18 @@ def contract(
     codes ``finish`` gets them in their own dtypes. Constants of one element become part of the expression.
     """
     kind = accumulator(a.dtype)
-    further, extra = _further(extra)
+    further, extra = further_operands(extra)
     further = further if kind == I32 else [cast(e, kind) for e in further]
     epilogue = cast(finish(load(-1, kind), *further), out.dtype)
     spec = Contraction(*axes, epilogue, kind)
     at.step(spec, [a, b, *(view.broadcast(out.shape) for view in extra)], [out])
 
 
-def _further(views: Sequence[View]) -> tuple[list[Expr], list[View]]:
-    """Return the further operands of an epilogue as expressions, and those that are read."""
+def further_operands(views: Sequence[View]) -> tuple[list[Expr], list[View]]:
+    """Return the operands of an epilogue as expressions, and those that are read, as inputs from 2 on.
+
+    Constants of one element become part of the expression.
+    """
     exprs: list[Expr] = []
     read: list[View] = []
     for view in views:

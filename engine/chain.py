@@ -51,7 +51,10 @@ class Chain:
             if stage.rest is None:
                 if self.inner:
                     return tuple([None if s is None else value_of(env, s) for s in stage.results])
-                return tuple([_result(env, source, arrays) for source in stage.results])
+                own = stage.own
+                return tuple(
+                    [env[s] if s in own else _result(env, s, arrays) for s in stage.results]  # type: ignore[index]
+                )
             stage = self.follow(stage, stage.rest, env)
         return None
 

@@ -39,6 +39,7 @@ from graphdoc.engine.parts import (
     State,
     Visit,
     Wishes,
+    holds,
 )
 from graphdoc.engine.profile import Spent, spent
 from graphdoc.engine.program import Program
@@ -356,6 +357,8 @@ class Graph:
                     check(step)
                 part.executable = self.device.load(part.program)
         stage.calls = calls_of(stage, self._bind)
+        programs = (part.program for part in stage.parts if isinstance(part, Segment))
+        stage.own = frozenset(key for program in programs for key in program.outputs)
         return stage
 
     def _first(self, fed: Mapping[ir.Value, Any]) -> Rest:
@@ -477,11 +480,11 @@ def _hosted(key: str, value: Any) -> Hosted:
 
 def _answers(rest: Rest, env: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a run tells of what is asked."""
-    return tuple([_asked(env[key], key in rest.conditions) for key in rest.asked])
+    return tuple([_asked(env[key], key, key in rest.conditions) for key in rest.asked])
 
 
-def _asked(value: Any, condition: bool) -> Any:
-    return bool(np.reshape(value, ())) if condition else _kind(value)
+def _asked(value: Any, key: str, condition: bool) -> Any:
+    return holds(value, key) if condition else _kind(value)
 
 
 def _refined(rest: Rest, env: Mapping[str, Any]) -> Rest:

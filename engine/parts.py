@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from graphdoc.engine.body import Step as Node
+from graphdoc.engine.errors import RunnerError
 from graphdoc.engine.lower import Site
 from graphdoc.engine.ops.table import TensorType
 from graphdoc.engine.program import Buffer, Kind, Program, View, whole
@@ -148,7 +149,8 @@ class Stage:
 
     taps: the sources of tapped values that this stage computes, and whether they lie in a branch, body or
     function. frees: by part, the keys no later one reads. notes: why nodes run on the host, by key.
-    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device.
+    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device. own: keys of arrays
+    that programs write, in memory that nobody else has.
     """
 
     parts: list[Part]
@@ -158,6 +160,7 @@ class Stage:
     frees: list[list[str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
+    own: frozenset[str] = frozenset()
     next: OrderedDict[Any, "Stage"] = field(default_factory=OrderedDict)
 
 
@@ -194,3 +197,16 @@ def _touched(part: Part) -> Iterable[str]:
         return (*part.program.inputs, *part.program.outputs)
     sources = (*part.inputs, *(s for states in part.captured.values() for s in states))
     return (*(s for s in sources if isinstance(s, str)), *part.outputs)
+
+
+def holds(value: Any, name: str) -> bool:
+    """Return whether the condition of an If, called ``name``, is true.
+
+    Raises RunnerError where it is not one element.
+    """
+    if np.size(value) != 1:
+        raise RunnerError(
+            f"runner engine failed at If: its condition '{name}' has {np.size(value)} elements, not one",
+            next_step="look at the layer and its inputs:  graphdoc inspect MODEL --layers",
+        )
+    return bool(np.reshape(value, ()))

@@ -181,6 +181,17 @@ def test_a_session_checks_what_it_has_not_seen() -> None:
         session.run({"x": np.zeros((2, 3), np.float32)})
 
 
+@pytest.mark.parametrize("labels", [[7], [3, 3], [1, 2, 3], [1, 2, 1], [5, 4, 3, 2]], ids=str)
+def test_maps_of_any_number_of_labels(labels: list[int]) -> None:
+    """As level 0 makes them: of labels that repeat the last counts."""
+    text = MAPS.replace("[3, 5]", str(labels))
+    x = np.arange(2.0 * len(labels), dtype=np.float32).reshape(2, -1)
+    want = Interpreter(open_source(parser.parse_model(text)).model).run({"x": x})["y"]
+    runs = model(text)
+    for _ in range(2):
+        assert runs.run({"x": x})["y"] == want
+
+
 TABLE = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
 g (string[N,M] x) => (float[N,1,2] a, float[N,1,3] b, float[N,1,2] c, string[N,1] d)
 <int64[1] i = {0}, int64[1] j = {-1}, int64[1] k = {1}> {

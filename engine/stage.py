@@ -50,6 +50,7 @@ from graphdoc.engine.parts import (
     Visit,
     Wishes,
     frees_of,
+    holds,
 )
 from graphdoc.engine.program import Buffer, Kind, Program, View
 from graphdoc.engine.scope import FUNCTION, MAIN, qualified
@@ -231,7 +232,8 @@ class Builder:
         if not isinstance(condition, Known):
             self._later(item)
             return
-        chosen = "then_branch" if bool(np.reshape(condition.value, ())) else "else_branch"
+        name = str(item.node.inputs[0].name)  # type: ignore[union-attr]
+        chosen = "then_branch" if holds(condition.value, name) else "else_branch"
         body = item.node.bodies[chosen]
         self._enter(item, body, self.frame(item.frame, body))
 
@@ -306,7 +308,12 @@ class Builder:
                 segment.program.inputs.pop(key, None)
             return False
         self.hosts.setdefault(first.level, []).append(part)
+        self._note(item.node, "the host gives its strings codes; the rest is steps")
         return True
+
+    def _note(self, node: Node, why: str) -> None:
+        """Say why a node runs on the host."""
+        self.notes[node.node.name or node.keys[0]] = why
 
     def _lower(
         self,
@@ -373,6 +380,7 @@ class Builder:
         places = f"places of {key}"
         self.segments[level].give(places, found.places)
         self.hosts.setdefault(level, []).append(_function(node, found.names.take, (places,), key))
+        self._note(node, "the host turns places of labels, which are steps, into strings")
         return Hosted(key, level, TensorType(_STRINGS, found.places.shape))
 
     def _counted(self, node: Node, key: str, level: int, found: Counted) -> State:
@@ -381,6 +389,7 @@ class Builder:
         self.segments[level].give(rows, found.rows)
         self.segments[level].give(count, found.count)
         self.hosts.setdefault(level, []).append(_function(node, _first_rows, (rows, count), key))
+        self._note(node, "the host cuts off the rows that there are; the rest is steps")
         return Hosted(key, level, TensorType(found.rows.dtype, (None, *found.rows.shape[1:])))
 
     def _view(self, segment: Segment, level: int, state: State) -> View:

@@ -18,6 +18,7 @@ from graphdoc.engine.body import Body
 from graphdoc.engine.cost import operations
 from graphdoc.engine.expr import BOOL, apply
 from graphdoc.engine.kernels.gather import Gather
+from graphdoc.engine.kernels.scatter import Scatter
 from graphdoc.engine.lift import lifted
 from graphdoc.engine.lower import Site, expressible
 from graphdoc.engine.lower_layout import entry
@@ -135,7 +136,7 @@ def _both(builder: "Builder", item: Visit, inputs: Sequence[State], trial: _Tria
     if not trial.native or not all(_alike(a, b) for a, b in zip(then, other, strict=True)):
         return False
     added = trial.steps()
-    if any(isinstance(step.spec, Gather) for step in added) or sum(map(operations, added)) > _CHEAP:
+    if any(isinstance(step.spec, Gather | Scatter) for step in added) or sum(map(operations, added)) > _CHEAP:
         return False  # an index outside its axis is refused, which the branch not taken must not do
     pairs = [(a, b) for a, b in zip(then, other, strict=True) if a is not None and b is not None]
     level = max([level, *(_level(s) for pair in pairs for s in pair)])

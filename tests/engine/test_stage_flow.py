@@ -185,6 +185,9 @@ READS = """g (bool c, float[4] x, int64[2] k) => (float[2] y) {
         then_branch = a () => (float[2] t) { t = Gather (x, k) },
         else_branch = b () => (float[2] e) { e = Cast <to = 1> (k) }
     > }"""
+WRITES = READS.replace("float[4] x", "float[2] x").replace(
+    "t = Gather (x, k)", "t = ScatterElements (x, k, x)"
+)
 SIZES = """g (bool c, float[4] x) => (float[N] y) <int64[1] nil = {0}, int64[1] two = {2}> {
     y = If (c) <
         then_branch = a () => (float[2] t) { t = Slice (x, nil, two) },
@@ -199,6 +202,12 @@ def test_branches_that_one_must_choose_between() -> None:
     for condition in (False, True, False):
         feeds = {"c": np.array(condition), "x": x, "k": k % 4 if condition else k}
         want = x[k % 4] if condition else k.astype(np.float32)
+        np.testing.assert_array_equal(compiled.run(feeds)["y"], want)
+    compiled = Compiled(open_source(parser.parse_model(HEAD + WRITES)).model, device=CpuDevice(1))
+    for condition in (False, True, False):
+        k = np.array([1, 0]) if condition else np.array([9, -9])
+        feeds = {"c": np.array(condition), "x": x[:2], "k": k}
+        want = x[[1, 0]] if condition else k.astype(np.float32)
         np.testing.assert_array_equal(compiled.run(feeds)["y"], want)
     for condition in (True, False):
         found = Compiled(open_source(parser.parse_model(HEAD + SIZES)).model).run(

@@ -9,6 +9,7 @@ from graphdoc.engine.expr import F32, F64, I64, Expr, apply, cast, const, load, 
 from graphdoc.engine.kernels.rows import Reduction
 from graphdoc.engine.lower import Named, NotLowered, Site, constant, content, lowering
 from graphdoc.engine.lower_index import look_up
+from graphdoc.engine.lower_layout import entry, with_ones
 from graphdoc.engine.lower_products import contract
 from graphdoc.engine.lower_rows import place_stages, run_rows
 from graphdoc.engine.lower_trees import ML, classes_of, finished, labelled
@@ -44,16 +45,48 @@ def scaler(
 
 @lowering("Normalizer", domain=ML)
 def normalizer(at: Site, X: View, *, norm: str = "MAX") -> View:
-    """Rows over their maximum or the sum of their magnitudes; a divisor of 0 leaves the row as it is."""
-    if len(X.shape) not in (1, 2) or norm not in ("MAX", "L1"):
+    """Rows over their maximum, the sum of their magnitudes or their length; a divisor of 0: none."""
+    if len(X.shape) not in (1, 2) or norm not in ("MAX", "L1", "L2"):
         raise NotLowered(f"norm {norm}")
     x, element = at.cast(X, F32), load(0, F32)
+    if norm == "L2":
+        return _over_length(at, x, element)
     fold = Reduction("max", element) if norm == "MAX" else Reduction("sum", apply("abs", element))
     total = stage(0, F32)
     divisor = apply("select", apply("eq", total, ZERO), ONE, total)
     last = len(x.shape) - 1
     (result,) = run_rows(at, [x], [last], [fold], [(apply("div", element, divisor), True)])
     return result
+
+
+def _over_length(at: Site, x: View, element: Expr) -> View:
+    """Return rows over their length: roots of shares of the sum of squares, with the elements' signs."""
+    square, total = apply("mul", element, element), stage(0, F32)
+    none = apply("eq", total, ZERO)
+    size = apply("sqrt", apply("div", square, apply("select", none, ONE, total)))
+    signed = apply("select", apply("lt", element, ZERO), apply("neg", size), size)
+    result = apply("select", none, element, signed)
+    last = len(x.shape) - 1
+    (found,) = run_rows(at, [x], [last], [Reduction("sum", square)], [(result, True)])
+    return found
+
+
+@lowering("FeatureVectorizer", domain=ML)
+def feature_vectorizer(at: Site, *inputs: View, inputdimensions: Sequence[int] | None = None) -> View:
+    """Inputs side by side as float32; what one has too many of is left out, what it has too few of is 0."""
+    rows = [x if len(x.shape) == 2 else with_ones(x, [0]) for x in inputs]
+    sizes = list(inputdimensions or [x.shape[-1] for x in inputs])
+    if any(len(x.shape) != 2 for x in rows) or len(sizes) != len(rows) or len({x.shape[0] for x in rows}) > 1:
+        raise NotLowered("inputs of another rank, or that do not fit")
+    out = at.fresh((rows[0].shape[0], sum(sizes)), F32)
+    start = 0
+    for x, size in zip(rows, sizes, strict=True):
+        kept = min(size, x.shape[1])
+        at.copy(at.cast(x.sliced(1, 0, kept), F32), out.sliced(1, start, kept))
+        if kept < size:
+            at.fill(0.0, out.sliced(1, start + kept, size - kept))
+        start += size
+    return out
 
 
 @lowering("Binarizer", domain=ML)
@@ -158,14 +191,36 @@ def linear_classifier(
     multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> tuple[View | Named, View]:
-    """The label of the first highest score, and the scores; one set of coefficients is left to level 0."""
+    """The label of the first highest score, and the scores; of one set of coefficients for two labels the
+    label by the score's sign, and 1 − score beside it."""
     del multi_class
     labels = classes_of(classlabels_ints, classlabels_strings)
+    if len(labels) == 2 and (len(intercepts) if intercepts else len(coefficients) // X.shape[-1]) == 1:
+        score = linear_scores(at, X, coefficients, intercepts, 1)
+        top = at.map(lambda s: cast(apply("lt", ZERO, s), I64), score)
+        return labelled(at, entry(top, 1, 0), labels), two_scores(at, score, post_transform, complement=True)
     if len(labels) < 2 or (intercepts and len(intercepts) != len(labels)):
-        raise NotLowered("one set of coefficients for two labels")
+        raise NotLowered("labels that do not fit the coefficients")
     if not intercepts and len(coefficients) != len(labels) * X.shape[-1]:
         raise NotLowered("coefficients that do not fit the labels")
     total = linear_scores(at, X, coefficients, intercepts, len(labels))
     (top,) = run_rows(at, [total], [1], place_stages(total, "min", "max"), [(stage(1, I64), False)])
     label = labelled(at, top.reshaped((total.shape[0],)), labels)
     return label, finished(at, total, post_transform)
+
+
+def two_scores(at: Site, score: View, transform: str, *, complement: bool) -> View:
+    """Return the scores (n, 2) of two classes from the second's (n, 1); only LOGISTIC is applied.
+
+    complement: the score is a share of 1, otherwise a signed margin.
+    """
+    scores = at.fresh((score.shape[0], 2), F32)
+    logistic = transform == "LOGISTIC"
+
+    def other(s: Expr) -> Expr:
+        return apply("neg", s) if logistic or not complement else apply("sub", ONE, s)
+
+    for column, side in enumerate((other, lambda s: s)):
+        ends = (lambda s, side=side: apply("sigmoid", side(s))) if logistic else side
+        at.copy(at.map(ends, score), scores.sliced(1, column, 1))
+    return scores

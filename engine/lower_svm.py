@@ -11,7 +11,7 @@ from graphdoc.engine.kernels.coupling import Coupling
 from graphdoc.engine.kernels.rows import Reduction
 from graphdoc.engine.lower import NotLowered, Site, constant, lowering
 from graphdoc.engine.lower_layout import entry, with_ones
-from graphdoc.engine.lower_ml import features, linear_scores
+from graphdoc.engine.lower_ml import features, linear_scores, two_scores
 from graphdoc.engine.lower_products import contract
 from graphdoc.engine.lower_rows import place_stages, run_rows
 from graphdoc.engine.lower_trees import ML, classes_of, finished, labelled
@@ -206,21 +206,8 @@ def svm_classifier(
     if prob_a:
         return top, finished(at, _shares(at, margins, prob_a, prob_b, len(labels)), post_transform)
     if len(labels) == 2:
-        return top, _both(at, margins, post_transform)
+        return top, two_scores(at, margins, post_transform, complement=post_transform != "NONE")
     return top, finished(at, margins, post_transform)
-
-
-def _both(at: Site, margin: View, transform: str) -> View:
-    """Return the scores (n, 2) of two classes from one margin (n, 1)."""
-    scores = at.fresh((margin.shape[0], 2), F32)
-
-    def other(s: Expr) -> Expr:
-        return apply("neg", s) if transform in ("NONE", "LOGISTIC") else apply("sub", const(1, F32), s)
-
-    for column, side in enumerate((other, lambda s: s)):
-        ends = (lambda s, side=side: apply("sigmoid", side(s))) if transform == "LOGISTIC" else side
-        at.copy(at.map(ends, margin), scores.sliced(1, column, 1))
-    return scores
 
 
 @lowering("SVMRegressor", domain=ML)

@@ -61,6 +61,33 @@ def label_encoder(at: Site, X: View, **attributes: Any) -> View | Named:
     return at.reshape(found, X.shape)
 
 
+def _mapped(cats_strings: Sequence[str] = (), **_: Any) -> Callable[[Any], Any]:
+    return Codes(cats_strings)
+
+
+@lowering("CategoryMapper", domain=ML, codes=_mapped)
+def category_mapper(
+    at: Site,
+    X: View,
+    *,
+    cats_int64s: Sequence[int] = (),
+    cats_strings: Sequence[str] = (),
+    default_int64: int = -1,
+    default_string: str = ml_encode.UNUSED,
+) -> View | Named:
+    """Strings to the whole numbers beside them, or the other way; of equal keys the last counts."""
+    if len(cats_int64s) != len(cats_strings) or not cats_strings:
+        raise NotLowered("as many strings as there are no numbers")
+    names, numbers = list(cats_strings), list(cats_int64s)
+    if at.coded:
+        return label_encoder(
+            at, X, keys_strings=names, values_int64s=numbers, default_int64=default_int64, repeated=True
+        )
+    return label_encoder(
+        at, X, keys_int64s=numbers, values_strings=names, default_string=default_string, repeated=True
+    )
+
+
 def _table(attributes: dict[str, Any], *, coded: bool) -> tuple[Any, Any, Any]:
     """Return keys and values (rank 1) and the default of an encoder of any version."""
     if "classes_strings" in attributes:
@@ -69,7 +96,8 @@ def _table(attributes: dict[str, Any], *, coded: bool) -> tuple[Any, Any, Any]:
             return names, numbers, attributes.get("default_int64", -1)
         return numbers, names, attributes.get("default_string", ml_encode.UNUSED)
     keys, values = ml_encode.column("keys", attributes), ml_encode.column("values", attributes)
-    if len(keys) != len(values) or len(set(keys.tolist())) != len(keys):
+    twice = len(set(keys.tolist())) != len(keys) and not attributes.get("repeated")
+    if len(keys) != len(values) or twice:
         raise NotLowered("keys that repeat, or that do not fit the values")
     return keys, values, ml_encode.default(values, attributes)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graphdoc.engine.errors import RunnerError
-from tests.engine.lowered import ODD, check, ints, noise
+from tests.engine.lowered import ODD, check, ints, noise, whole_numbers
 
 ML = "ai.onnx.ml"
 
@@ -26,14 +26,13 @@ def test_scaler(dtype: Any) -> None:
 
 
 def test_normalizer() -> None:
-    """Rows of zeros stay; L2, which keeps signs in another way, is left to level 0."""
+    """Rows of zeros stay; signs too."""
     x = noise(5, 7)
     x[2] = 0
     x[3] = -abs(x[3])
-    for norm in ("MAX", "L1"):
+    for norm in ("MAX", "L1", "L2"):
         ml("Normalizer", x, norm=norm)
         ml("Normalizer", x[0], norm=norm)
-    ml("Normalizer", x, norm="L2", host=True)
 
 
 def test_binarizer_and_imputer() -> None:
@@ -77,10 +76,30 @@ def test_linear_models(transform: str) -> None:
     ml("LinearRegressor", x, coefficients=weights[:4], intercepts=[1.0], targets=1, post_transform=transform)
 
 
-def test_what_level_0_keeps() -> None:
-    """Labels that are strings, and one set of coefficients for two labels."""
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_one_set_of_coefficients_for_two_labels(transform: str) -> None:
+    """The label by the sign; a score of 0 and no number are the first."""
+    x = noise(5, 2)
+    x[1], x[2] = 0, np.nan
+    options = {"outputs": 2, "coefficients": [0.5, -1.0], "post_transform": transform}
+    for labels in ([0, 1], [7, -3]):
+        ml("LinearClassifier", x, classlabels_ints=labels, **options)
+        ml("LinearClassifier", x, classlabels_ints=labels, intercepts=[0.25], **options)
+    ml("LinearClassifier", x, classlabels_strings=["a", "b"], host=True, **options)
+
+
+def test_feature_vectorizer() -> None:
+    """Columns left out, and columns of zeros; vectors; several dtypes."""
+    x, y = noise(3, 4), whole_numbers(3, 2)
+    ml("FeatureVectorizer", x, inputdimensions=[4])
+    ml("FeatureVectorizer", x, x[:, :2], inputdimensions=[3, 4])
+    ml("FeatureVectorizer", y, inputdimensions=[2])
+    ml("FeatureVectorizer", x[0], inputdimensions=[4])
+
+
+def test_labels_that_are_strings() -> None:
+    """The host looks them up."""
     x, weights = noise(3, 2), [0.5, -1.0]
-    ml("LinearClassifier", x, outputs=2, coefficients=weights, classlabels_ints=[0, 1], host=True)
     ml(
         "LinearClassifier", x, outputs=2, coefficients=weights * 2, classlabels_strings=["a", "b"], host=True
     )  # fmt: skip

@@ -57,6 +57,16 @@ def test_label_encoder_of_one_list() -> None:
     both("LabelEncoder", ints(0, 2, 3, -1), classes_strings=["b", "a", ""], default_string="?", opset=1)
 
 
+def test_category_mapper() -> None:
+    """Both ways; of equal keys the last counts."""
+    names, numbers = ["a", "b", "a", "zz"], [5, -2, 7, 5]
+    options = {"cats_strings": names, "cats_int64s": numbers}
+    both("CategoryMapper", TEXTS, opset=1, **options)
+    both("CategoryMapper", TEXTS, opset=1, default_int64=9, **options)
+    both("CategoryMapper", ints(5, 7, -2, 0, 99), opset=1, **options)
+    both("CategoryMapper", ints(5, 7, -2, 0, 99), opset=1, default_string="?", **options)
+
+
 def test_what_level_0_looks_up() -> None:
     """Keys that repeat, of which versions choose another; numbers far apart; floats."""
     twice = {"keys_strings": ["a", "b", "a"], "values_int64s": [1, 2, 3]}

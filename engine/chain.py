@@ -52,9 +52,7 @@ class Chain:
                 if self.inner:
                     return tuple([None if s is None else value_of(env, s) for s in stage.results])
                 own = stage.own
-                return tuple(
-                    [env[s] if s in own else _result(env, s, arrays) for s in stage.results]  # type: ignore[index]
-                )
+                return tuple([env[s] if s in own else _result(env, s, arrays) for s in stage.results])
             stage = self.follow(stage, stage.rest, env)
         return None
 

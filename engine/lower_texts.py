@@ -44,6 +44,11 @@ def _encoded(**attributes: Any) -> Callable[[Any], Any] | None:
 @lowering("LabelEncoder", domain=ML, codes=_encoded)
 def label_encoder(at: Site, X: View, **attributes: Any) -> View | Named:
     """The value beside each key: strings by their codes, whole numbers where the keys lie close together."""
+    return _values(at, X, attributes)
+
+
+def _values(at: Site, X: View, attributes: dict[str, Any]) -> View | Named:
+    """Return the values of an encoder for codes or numbers."""
     keys, values, default = _table(attributes, coded=at.coded)
     count = len(keys)
     if at.coded:
@@ -79,13 +84,12 @@ def category_mapper(
     if len(cats_int64s) != len(cats_strings) or not cats_strings:
         raise NotLowered("as many strings as there are no numbers")
     names, numbers = list(cats_strings), list(cats_int64s)
+    options: dict[str, Any] = {"repeated": True}
     if at.coded:
-        return label_encoder(
-            at, X, keys_strings=names, values_int64s=numbers, default_int64=default_int64, repeated=True
-        )
-    return label_encoder(
-        at, X, keys_int64s=numbers, values_strings=names, default_string=default_string, repeated=True
-    )
+        options |= {"keys_strings": names, "values_int64s": numbers, "default_int64": default_int64}
+    else:
+        options |= {"keys_int64s": numbers, "values_strings": names, "default_string": default_string}
+    return _values(at, X, options)
 
 
 def _table(attributes: dict[str, Any], *, coded: bool) -> tuple[Any, Any, Any]:

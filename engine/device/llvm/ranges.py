@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +20,9 @@ _INTERVALS: dict[str, Callable[[Any, Any], Any]] = {
     "div": np.divide,
 }
 
+_KNOWN: WeakKeyDictionary[Expr, tuple[Range, bool]] = WeakKeyDictionary()
+"""What was found out of expressions, for as long as they live."""
+
 _EXACT = float(1 << 24)
 """Whole numbers up to here are float32 numbers."""
 
@@ -32,23 +36,25 @@ def within(node: Expr, dtype: Dtype) -> bool:
 
 def bounds(root: Expr) -> Range:
     """Return between which numbers an expression lies, where it is not NaN, as far as constants tell."""
-    return _ranges(root)[root]
+    return _facts(root)[0]
 
 
 def ordered(root: Expr) -> bool:
     """Return whether an expression is surely not NaN."""
-    ranges, known = _ranges(root), dict[Expr, bool]()
-    for node in postorder(root):
-        finite = node.op in _INTERVALS and all(map(math.isfinite, ranges[node]))
-        known[node] = _ordered(node, [known[a] for a in node.args], finite)
-    return known[root]
+    return _facts(root)[1]
 
 
-def _ranges(root: Expr) -> dict[Expr, Range]:
-    known: dict[Expr, Range] = {}
-    for node in postorder(root):
-        known[node] = _bounds(node, [known[a] for a in node.args])
-    return known
+def _facts(root: Expr) -> tuple[Range, bool]:
+    """Return the bounds of an expression, and whether it is ordered; each part is looked at once."""
+    known = _KNOWN.get(root)
+    if known is not None:
+        return known
+    for node in postorder(root, _KNOWN):
+        args = [_KNOWN[a] for a in node.args]
+        found = _bounds(node, [range_ for range_, _ in args])
+        finite = node.op in _INTERVALS and all(map(math.isfinite, found))
+        _KNOWN[node] = found, _ordered(node, [sure for _, sure in args], finite)
+    return _KNOWN[root]
 
 
 def _larger(node: Expr) -> bool:

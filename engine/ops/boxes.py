@@ -45,8 +45,7 @@ def _suppress(boxes: _Floats, scores: _Floats, limit: int, iou: float, least: fl
     best = boxes[order]
     area = (best[:, 2] - best[:, 0]) * (best[:, 3] - best[:, 1])
     numbers = [*np.ascontiguousarray(best.T), area]
-    if iou < 0:
-        return order[: min(limit, 1)].tolist()
+    limit = limit if iou >= 0 else min(limit, 1)
     kept: list[int] = []
     while order.size and len(kept) < limit:
         kept.append(int(order[0]))

@@ -62,7 +62,9 @@ def reshape(at: Site, x: View, target: View | None = None, *, allowzero: int = 0
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     if -1 in sizes:
         rest = -prod(sizes)
-        sizes[sizes.index(-1)] = x.size // rest if rest > 0 else 0
+        if rest <= 0:
+            raise NotLowered("any size would do for -1")
+        sizes[sizes.index(-1)] = x.size // rest
     return at.reshape(x, sizes)
 
 
@@ -174,6 +176,8 @@ def concat(at: Site, *inputs: View, axis: int = 1) -> View:
     axis = axis_of(axis, len(inputs[0].shape))
     shape = list(inputs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in inputs)
+    if any([*x.shape[:axis], *x.shape[axis + 1 :]] != shape[:axis] + shape[axis + 1 :] for x in inputs):
+        raise NotLowered("inputs that differ on other axes too")
     filled = [x for x in inputs if x.size]
     if len(filled) == 1 and list(filled[0].shape) == shape:
         return filled[0]

@@ -93,16 +93,25 @@ class View:
         return self._with([self.shape[a] for a in axes], [self.strides[a] for a in axes])
 
     def broadcast(self, shape: Sequence[int]) -> "View":
-        """Return the view repeated to ``shape`` by NumPy's rules."""
+        """Return the view repeated to ``shape`` by NumPy's rules; ValueError where these forbid it."""
         lead = len(shape) - len(self.shape)
+        pairs = zip(self.shape, shape[max(lead, 0) :], strict=lead >= 0)
+        if lead < 0 or any(have not in (1, size) for have, size in pairs):
+            raise ValueError(f"shape {self.shape} cannot be broadcast to {tuple(shape)}")
         strides = [0] * lead + [
             0 if have == 1 else stride for have, stride in zip(self.shape, self.strides, strict=True)
         ]
         return self._with(shape, strides)
 
     def sliced(self, axis: int, start: int, count: int, step: int = 1) -> "View":
-        """Return ``count`` entries of one axis from ``start`` on, ``step`` apart (negative: backwards)."""
+        """Return ``count`` entries of one axis from ``start`` on, ``step`` apart (negative: backwards).
+
+        Raises ValueError where the axis has not that many.
+        """
         shape, strides = list(self.shape), list(self.strides)
+        last = start + (count - 1) * step
+        if count < 0 or (count and not (0 <= start < shape[axis] and 0 <= last < shape[axis])):
+            raise ValueError(f"{count} entries from {start} on of an axis of {shape[axis]}")
         offset = self.offset + (start * strides[axis] if count else 0)
         shape[axis], strides[axis] = count, strides[axis] * step
         return View(self.buffer, tuple(shape), tuple(strides), offset)

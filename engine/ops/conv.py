@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import first_dtype
+from graphdoc.engine.ops.shapes import first_dtype, per_channel
 from graphdoc.engine.ops.table import Array, Call, Dim, TensorType, op
 from graphdoc.engine.ops.window import Ints, Window, infer_sizes, pad, recalled, sliding, view
 
@@ -119,11 +119,6 @@ def _tiles(lead: tuple[int, int], rows: int, row_bytes: int) -> Iterator[tuple[s
                 yield slice(n, n + image_step), slice(g, g + group_step), slice(r, r + step)
 
 
-def _per_channel(b: Array, rank: int) -> Array:
-    """Return b (M) so that it broadcasts over (N, M, *spatial) of the given rank."""
-    return b.reshape(-1, *(1,) * (rank - 2))
-
-
 # ---- Conv ----------------------------------------------------------------------------------------------
 
 
@@ -146,7 +141,7 @@ def conv(
     window = _recalled(call, X, W, group, {"kernel_shape": kernel_shape, **attributes})
     y = convolve(call.xp, wide(X), wide(W), window, group)
     if B is not None:
-        y += _per_channel(wide(B), y.ndim)
+        y += per_channel(wide(B), y.shape)
     return narrow(y, X.dtype)
 
 
@@ -252,10 +247,10 @@ def qlinear_conv(
     xp = call.xp
     y = _wrap32(_integer_sum(call, x, w, x_zero_point, w_zero_point, group, **attributes))
     if B is not None:
-        y += _per_channel(B, y.ndim)
+        y += per_channel(B, y.shape)
     scale = x_scale.reshape(()) * w_scale / y_scale.reshape(())
     if scale.size > 1:
-        scale = _per_channel(scale, y.ndim)
+        scale = per_channel(scale, y.shape)
     scaled = y.astype(scale.dtype)
     scaled *= scale
     xp.rint(scaled, out=scaled)

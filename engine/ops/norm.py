@@ -10,15 +10,10 @@ from typing import Any
 import onnx_ir as ir
 
 from graphdoc.engine.ops.precision import narrow, wide
-from graphdoc.engine.ops.shapes import positive_axes, same_as_first, with_dims
+from graphdoc.engine.ops.shapes import per_channel, positive_axes, same_as_first, with_dims
 from graphdoc.engine.ops.table import Array, Call, TensorType, op
 
 Axes = Sequence[int]
-
-
-def _per_channel(b: Array, rank: int) -> Array:
-    """Return b (C) so that it broadcasts over (N, C, *spatial)."""
-    return b.reshape(-1, *(1,) * (rank - 2))
 
 
 def _moments(x: Array, axes: Axes) -> tuple[Array, Array, Array]:
@@ -58,7 +53,7 @@ def _batch(
     x = wide(X)
     given = [wide(a).astype(x.dtype, copy=False) for a in (scale, B, mean, var)]
     if spatial and X.ndim > 1:
-        given = [_per_channel(a, X.ndim) for a in given]
+        given = [per_channel(a, X.shape) for a in given]
     return narrow(_scale_and_shift(call.xp, epsilon, x, *given), X.dtype)
 
 
@@ -164,8 +159,8 @@ def instance_normalization(
     """scale · (x − mean) / √(var + ε) + B, statistics per instance and channel of (N, C, *spatial)."""
     x = wide(input)
     _, var, y = _moments(x, range(2, x.ndim))
-    y *= _per_channel(wide(scale), x.ndim) / call.xp.sqrt(var + x.dtype.type(epsilon))
-    y += _per_channel(wide(B), x.ndim)
+    y *= per_channel(wide(scale), x.shape) / call.xp.sqrt(var + x.dtype.type(epsilon))
+    y += per_channel(wide(B), x.shape)
     return narrow(y, input.dtype)
 
 
@@ -192,7 +187,7 @@ def group_normalization(
 ) -> Array:
     """Standardise per instance and group, round to X's dtype, then scale and shift per channel (C)."""
     y = narrow(_group_standardised(call, X, num_groups, epsilon).reshape(X.shape), X.dtype)
-    return y * _per_channel(scale, X.ndim) + _per_channel(bias, X.ndim)
+    return y * per_channel(scale, X.shape) + per_channel(bias, X.shape)
 
 
 @op("GroupNormalization", 18, infer=same_as_first)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphdoc.engine.ops.dims import at_least, minimum_of, never_one, product, total
-from graphdoc.engine.ops.table import Call, Dim, Infer, TensorType
+from graphdoc.engine.ops.table import Array, Call, Dim, Infer, TensorType
 
 Shape = tuple[Dim, ...]
 Axes = Sequence[int]
@@ -228,3 +228,10 @@ def matrix_product_as(dtype: Any) -> Infer:
         return TensorType(_real(call, dtype), matrix_product_shape(a.shape, b.shape))
 
     return infer
+
+
+def per_channel(b: Array, shape: Sequence[int]) -> Array:
+    """Return b (C) so that it broadcasts over (N, C, *spatial). Raises ValueError for another shape of b."""
+    if b.shape != (shape[1],):
+        raise ValueError(f"shape {list(b.shape)} does not hold one number for each of {shape[1]} channels")
+    return b.reshape(-1, *(1,) * (len(shape) - 2))

@@ -88,7 +88,7 @@ CASES: list[tuple[str, Any, str]] = [
     (
         "channels",
         model("BatchNormalization", zeros(1, 3, 2), *(zeros(4) for _ in range(4)), opset=15),
-        "scale has shape 4; expected 3 (C), C = 3 from X",
+        "shape [4] does not hold one number for each of 3 channels",
     ),
     ("nothing", model("GlobalMaxPool", zeros(1, 3, 0)), "X is empty, its shape 1×3×0"),
     ("negative", model("ConstantOfShape", np.array([2, -3])), "input holds -3; sizes are not negative"),
@@ -109,6 +109,20 @@ def test_the_input_at_fault_is_named(proto: Any, text: str) -> None:
 
     assert text in caught.value.cause
     assert str(caught.value.where).startswith("inputs ")
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 3), ()])
+def test_numbers_per_channel_do_not_stretch(shape: tuple[int, ...]) -> None:
+    """NumPy would broadcast them; ONNX wants one per channel, as ONNX Runtime does."""
+    x, rest = zeros(1, 3, 2), [zeros(3)] * 3
+
+    for proto in (
+        model("BatchNormalization", x, zeros(*shape), *rest, opset=15),
+        model("InstanceNormalization", x, zeros(*shape), zeros(3)),
+        model("Conv", x, zeros(3, 3, 1), zeros(*shape)),
+    ):
+        with pytest.raises(RunnerError, match="does not hold one number for each of 3 channels"):
+            engine(*proto)
 
 
 def test_states_that_fit_run() -> None:

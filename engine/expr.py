@@ -90,7 +90,7 @@ def index(axis: int) -> Expr:
 
 
 def cast(x: Expr, dtype: Dtype) -> Expr:
-    """Return x converted as NumPy's ``astype`` does; to bool: x != 0."""
+    """Return x converted as NumPy's ``astype`` does, to and from bfloat16 by way of float32; to bool: x != 0."""
     return x if x.dtype == dtype else make("cast", (x,), dtype)
 
 
@@ -225,7 +225,9 @@ def _evaluated(
         shape[node.attr] = domain[node.attr]
         return np.arange(domain[node.attr]).reshape(shape)
     if node.op == "cast":
-        return np.asarray(args[0]).astype(node.dtype)
+        x = np.asarray(args[0])
+        # ml_dtypes of 0.7 on converts bfloat16 itself: float64 in one rounding, large numbers to integer 0
+        return (x.astype(F32) if BF16 in (x.dtype, node.dtype) else x).astype(node.dtype)
     result = OPERATIONS[node.op].numpy(*args)
     return np.asarray(result).astype(node.dtype, copy=False)
 

@@ -30,7 +30,7 @@ _TINY_FLOATS = {
     *map(np.dtype, (ml_dtypes.float4_e2m1fn, ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)),
 }
 _ROUNDED_BY_SINGLE = {np.dtype(ml_dtypes.bfloat16), *_TINY_FLOATS}
-"""Dtypes that ml_dtypes reaches through float32, so that float64 would be rounded twice."""
+"""Dtypes that are reached through float32: ml_dtypes before 0.7 rounds float64 twice on that way."""
 
 
 def convert(xp: Any, x: Array, dtype: DType, *, saturate: bool = True, round_mode: str = "up") -> Array:
@@ -57,14 +57,15 @@ def convert(xp: Any, x: Array, dtype: DType, *, saturate: bool = True, round_mod
     if dtype in FLOAT8 and saturate:
         limit = float(limits(dtype)[1])
         return xp.minimum(xp.maximum(_single(xp, x), -limit), limit).astype(dtype)
-    return (_single(xp, x) if dtype in _ROUNDED_BY_SINGLE else x).astype(dtype)
+    with np.errstate(invalid="ignore"):  # numbers out of range, as above
+        return (_single(xp, x) if dtype in _ROUNDED_BY_SINGLE else x).astype(dtype)
 
 
 def _plain(x: Array) -> Array:
-    """Return dtypes that ml_dtypes does not convert into each other as one NumPy knows, without loss."""
+    """Return dtypes that ml_dtypes converts in its own ways as one NumPy knows, without loss."""
     if x.dtype in _TINY_INTEGERS:
         return x.astype(_TINY_INTEGERS[x.dtype])
-    return x.astype(FLOAT32) if x.dtype in _TINY_FLOATS else x
+    return x.astype(FLOAT32) if x.dtype in _ROUNDED_BY_SINGLE else x
 
 
 # ---- rounding -----------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def _aligned(ref: Target, test: Target, names_a: set[str], names_b: set[str]) ->
             continue
         if pair.form == "layout":
             order = _order(*(side.of(v).shape for side, v in zip(facts, (pair.a, pair.b), strict=True)))
-            if order is None or pair.b_name != pair.b.name:
+            if order is None or pair.b_name != pair.b.name or pair.b_name in test.outputs:
                 continue
             found.in_b[pair.b_name] = Permute(order)
         if pair.form == "codes":
@@ -147,7 +147,8 @@ def _trust_names(found: Partners, shared: set[str]) -> None:
 def turned_values(ref: Target, test: Target, shared: set[str]) -> dict[str, Permute]:
     """Return the values of equal name that B holds with other axes.
 
-    Looked for only where one side transposes more than the other: that is how layouts change.
+    Looked for only where one side transposes more than the other: that is how layouts change. None where
+    an output is such a value: who reads it gets other axes, and then the layer that turned them is at fault.
     """
     counts = [sum(node.op_type == "Transpose" for node in t.proto.graph.node) for t in (ref, test)]
     if counts[0] == counts[1]:
@@ -161,7 +162,7 @@ def turned_values(ref: Target, test: Target, shared: set[str]) -> dict[str, Perm
         order = _order(facts[0].of(values_a[name]).shape, facts[1].of(values_b[name]).shape)
         if order is not None:
             found[name] = Permute(order)
-    return found
+    return {} if found.keys() & {*ref.outputs, *test.outputs} else found
 
 
 def _order(a: Shape, b: Shape) -> tuple[int, ...] | None:

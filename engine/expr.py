@@ -90,7 +90,7 @@ def index(axis: int) -> Expr:
 
 
 def cast(x: Expr, dtype: Dtype) -> Expr:
-    """Return x converted as NumPy's ``astype`` does, to and from bfloat16 by way of float32; to bool: x != 0."""
+    """Return x converted as NumPy's ``astype`` does, bfloat16 by way of float32; to bool: x != 0."""
     return x if x.dtype == dtype else make("cast", (x,), dtype)
 
 

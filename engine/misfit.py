@@ -26,6 +26,8 @@ _LIBRARIES = ("numpy", "cupy", "ml_dtypes", "onnx")
 def reason(node: ir.Node, run: Any, arguments: Sequence[Any], error: Exception) -> str:
     """Return in one line why a node failed; ``run`` is its bound operator, ``arguments`` its inputs."""
     text = str(error).strip()
+    if isinstance(error, MemoryError):
+        return text or "Unable to allocate memory"  # NumPy says how much; Python itself says nothing
     if text and _deliberate(error):
         return text
     names = input_names(node, run)

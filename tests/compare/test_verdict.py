@@ -330,9 +330,8 @@ def test_a_result_is_truthy_and_turns_into_a_table() -> None:
     assert list(frame.index) == [0, 1, 2, 3, 4]
     assert list(frame["op"]) == ["MatMul", "Add", "Relu", "MatMul", "Softmax"]
     assert frame["agrees"].all()
-    assert [layer.index for layer in result.worst(3)] == sorted(
-        range(5), key=lambda i: (-(result.layers[i].of_limit or 0), i)
-    )[:3]
+    wrong = [layer for layer in result.layers if layer.of_limit]  # which are exact differs by processor
+    assert list(result.worst(3)) == sorted(wrong, key=lambda layer: (-(layer.of_limit or 0), layer.index))[:3]
 
 
 def test_taps_do_not_disturb() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
+from llvmlite.binding import get_host_cpu_features
 from onnx import TensorProto, helper
 
 from graphdoc.engine.errors import RunnerError
@@ -369,6 +370,10 @@ EDGES: list[tuple[str, Case]] = [
 """Further inputs on which a reason holds."""
 
 
+WIDE_SUMS = {"avxvnni", "avx512vnni", "dotprod"}
+"""Features of processors that add products of bytes in 32 bits."""
+
+
 @pytest.mark.parametrize(
     ("name", "case"), [*CASES.items(), *EDGES], ids=lambda v: v if isinstance(v, str) else ""
 )
@@ -377,7 +382,12 @@ def test_a_reason_explains_its_case(name: str, case: Case) -> None:
     outcome = judge(*case)
 
     assert not outcome.differences, told(outcome)
-    assert name in outcome.reasons
+    if name == "u8s8 saturation" and WIDE_SUMS & {k for k, has in get_host_cpu_features().items() if has}:
+        assert (
+            outcome.exact == outcome.values
+        )  # this processor adds such products in 32 bits: nothing to explain
+    else:
+        assert name in outcome.reasons
 
 
 def test_every_reason_has_a_case() -> None:

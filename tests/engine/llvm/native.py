@@ -46,6 +46,7 @@ def run(
 
 
 SSE2 = Target("x86-64", "", 16, 16)
+AVX2 = Target("", "", 32, 16)
 AVX512 = Target("", "", 64, 32)
 
 

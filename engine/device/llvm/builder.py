@@ -239,6 +239,13 @@ class Function:
         wide = self.splat(number(count), lanes)
         return self.op(f"icmp slt <{lanes} x i64> <{ramp}>, {wide.name}", f"<{lanes} x i1>")
 
+    def first_few(self, count: Number, lanes: int) -> Value:
+        """Return the mask of the first ``count`` of ``lanes`` lanes; both are at most 127."""
+        ramp = ", ".join(f"i8 {i}" for i in range(lanes))
+        narrow = self.op(f"trunc {number(count)} to i8", "i8")
+        wide = self.splat(narrow, lanes)
+        return self.op(f"icmp slt <{lanes} x i8> <{ramp}>, {wide.name}", f"<{lanes} x i1>")
+
     # ---- vectors -------------------------------------------------------------------------------------
 
     def splat(self, value: Value, lanes: int) -> Value:

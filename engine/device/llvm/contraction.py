@@ -3,6 +3,7 @@
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.contraction_codes import CodesEmitter
 from graphdoc.engine.device.llvm.contraction_dot import DotEmitter
+from graphdoc.engine.device.llvm.contraction_quads import TERMS, QuadsEmitter, in_quads
 from graphdoc.engine.device.llvm.contraction_tile import Tile, spec_of, tiles, work_of
 from graphdoc.engine.device.llvm.contraction_walk import Emitter
 from graphdoc.engine.device.llvm.contraction_widen import WidenedEmitter
@@ -26,17 +27,22 @@ def tactics_contraction(step: Step, target: Target) -> list[str]:
 
 def emit_contraction(step: Step, target: Target, tactic: str | None = None) -> Kernel | None:
     """Return the kernel of a step whose spec is a Contraction of floats or 8-bit codes, None of others."""
-    if not floats(step) and not codes(step):
+    if (not floats(step) and not codes(step)) or packed_for_others(step, target):
         return None
     found = tilings(step, target)
     tile = next((t for t in found if _name(t) == tactic), found[0])
-    return _emitter(step, tile)(step, tile, target).kernel()
+    return _emitter(step, tile, target)(step, tile, target).kernel()
 
 
-def _emitter(step: Step, tile: Tile) -> type[Emitter]:
+def packed_for_others(step: Step, target: Target) -> bool:
+    """Return whether codes are packed for an instruction that the processor does not have."""
+    return spec_of(step).together == TERMS and not in_quads(step, target)
+
+
+def _emitter(step: Step, tile: Tile, target: Target) -> type[Emitter]:
     """Return what emits a step: narrow rows are copied where they are read for more than one panel."""
     if codes(step):
-        return CodesEmitter
+        return QuadsEmitter if in_quads(step, target) else CodesEmitter
     if spec_of(step).packed == 1:
         return DotEmitter
     work = work_of(step)
@@ -73,4 +79,5 @@ def tilings(step: Step, target: Target) -> list[Tile]:
     lanes = target.lanes(spec.accumulate)
     if spec.packed == 1:
         return [Tile(max(1, min(work.m, _DOTS // work.n)), work.n, 1)]
-    return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None, products=codes(step))
+    products = codes(step) and not in_quads(step, target)
+    return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None, products=products)

@@ -85,10 +85,14 @@ class Sums:
         ahead: from where on memory is fetched into cache meanwhile, 16 bytes for each term.
         """
         lanes = self.tile.lanes
-        sums = [self.zero()] * (len(rows) * self.tile.vectors)
+        sums = self._start(rows)
         masks = masks or [None] * self.tile.vectors
         for at, total in enumerate(self._level(0, rows, b, sums, masks, ahead)):
             self.f.store(total, self.f.at(totals, at * lanes, self.kind))
+
+    def _start(self, rows: Sequence[Value]) -> list[Value]:
+        """Return what the sums of a tile begin with."""
+        return [self.zero()] * (len(rows) * self.tile.vectors)
 
     def zero(self) -> Value:
         """Return sums of nothing."""

@@ -93,8 +93,11 @@ class Emitter:
         masks = [self._mask(valid, v) for v in range(self.tile.vectors)]
         self.copy.emit(base, self.panel, valid, masks)
 
-    def _begin(self, row: Number, base: Value, fresh: Value) -> None:
-        """Emit what a block of rows needs before its first panel, where the i1 ``fresh`` says it is that."""
+    def _begin(self, row: Number, bases: Sequence[Value], fresh: Value) -> None:
+        """Emit what a panel needs before a block's rows, which are new to it where the i1 ``fresh`` says so.
+
+        row: the block's first. bases: where each operand begins for it.
+        """
 
     def _pointers(self, rows: int, base: Value, at: tuple[Sequence[Number], Number, Number]) -> list[Value]:
         """Return addresses of rows of a. at: digits and offset of the first one, its number in the block."""
@@ -154,7 +157,7 @@ class Emitter:
         new = f.op(f"icmp eq {number(panel)}, 0", "i1")
         fresh = f.binary("or", new, f.op(f"icmp eq {group}, {begin.name}", "i1"))
         top = self._first_row(before)
-        self._begin(top, bases[0], fresh)
+        self._begin(top, bases, fresh)
         with f.loop(start, f.least(f.add(before, stop), self.d_count)) as (tile, _):
             self._tile(tile, bases, (valid, top, self._ahead(bases[1], f.sub(tile, start))))
 

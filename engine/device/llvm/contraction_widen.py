@@ -12,6 +12,9 @@ from graphdoc.engine.device.llvm.contraction_sums import Sums
 from graphdoc.engine.device.llvm.contraction_walk import Emitter
 from graphdoc.engine.program import Axes
 
+MASKED = 64
+"""Bytes of the registers that come with masks for single bytes: AVX-512's."""
+
 BLOCK = 1 << 18
 """Bytes of widened rows that a block may take: half of a small second-level cache."""
 
@@ -75,7 +78,7 @@ class WidenedEmitter(Emitter):
         places = [f.mul(f.add(at[2], i), self.d_pitch) for i in range(rows)]
         return [f.at(self.copied_rows, place, self.element) for place in places]
 
-    def _begin(self, row: Number, base: Value, fresh: Value) -> None:
+    def _begin(self, row: Number, bases: Sequence[Value], fresh: Value) -> None:
         """Emit the copy of a block's rows."""
         f = self.f
         with f.when(fresh):
@@ -83,14 +86,21 @@ class WidenedEmitter(Emitter):
             count = f.least(f.mul(self.d_per_block, self.tile.rows), f.sub(self.d_m, row))
             carry = [number(x) for x in (*digits, offsets[0])]
             with f.loop(0, count, carry=carry) as (i, carried):
-                source = f.at(base, carried[-1], self.elements[0])
+                source = f.at(bases[0], carried[-1], self.elements[0])
                 self._copy_row(source, f.at(self.copied_rows, f.mul(i, self.d_pitch), self.element))
                 now = self.rows.following(carried[:-1], carried[-1:], (0,))
                 carried[:] = [number(x) for x in (*now[0], *now[1])]
 
     def _copy_row(self, source: Value, target: Value) -> None:
         """Emit the copy of one row."""
-        f, element, lanes = self.f, scalar(self.work.views[0].dtype), 2 * self.tile.lanes
+        self._copy_terms(source, target)
+
+    def _run_lanes(self) -> int:
+        """Return how many elements of a row are copied at once."""
+        return 2 * self.tile.lanes
+
+    def _copy_terms(self, source: Value, target: Value) -> None:
+        f, element, lanes = self.f, scalar(self.work.views[0].dtype), self._run_lanes()
 
         def one(here: Value, k: Number) -> None:
             f.store(self._wide(f.load(element, here)), f.at(target, k, self.element))
@@ -101,6 +111,11 @@ class WidenedEmitter(Emitter):
             with f.loop(0, whole, lanes) as (k, _):
                 read = f.load(vector(element, lanes), f.at(here, k, element))
                 f.store(self._wide(read), f.at(target, f.add(first, k), self.element))
+            if self.precision.target.vector == MASKED:
+                mask = f.first_few(f.sub(size, whole), lanes)
+                read = f.load_first(vector(element, lanes), f.at(here, whole, element), mask)
+                f.store_first(self._wide(read), f.at(target, f.add(first, whole), self.element), mask)
+                return
             with f.loop(whole, size) as (k, _):
                 one(f.at(here, k, element), f.add(first, k))
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.contraction import codes, dotted, floats, tilings
+from graphdoc.engine.device.llvm.contraction_quads import TERMS, in_quads
 from graphdoc.engine.device.llvm.laid import Laid, constant, zeros
 from graphdoc.engine.device.llvm.winograd_plan import lanes_of, size_for
 from graphdoc.engine.expr import load
@@ -63,7 +64,7 @@ def _paneled(step: Step, target: Target, laid: Laid) -> Step:
     spec, b = step.spec, step.inputs[1]
     assert isinstance(spec, Contraction)  # noqa: S101  the caller looked
     width = 1 if dotted(step, target) else tilings(step, target)[0].columns
-    together = 2 if codes(step) else 1
+    together = (TERMS if in_quads(step, target) else 2) if codes(step) else 1
     how = spec.batch, width, together
     packed = laid.view(b, how, lambda: panels(b, spec.batch, width, together))
     inputs = (step.inputs[0], packed, *step.inputs[2:])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from graphdoc.engine.device.llvm.builder import Target
 from graphdoc.engine.device.llvm.compiler import host_target
 from graphdoc.engine.device.llvm.contraction import emit_contraction, tactics_contraction
+from graphdoc.engine.device.llvm.contraction_quads import adds_quads
 from graphdoc.engine.device.llvm.pack import prepare_contractions
 from graphdoc.engine.expr import F32, F64, I32, Dtype, apply, cast, const, load
 from graphdoc.engine.kernels.contraction import Contraction
@@ -146,7 +147,7 @@ def coded(draw: Any) -> tuple[Step, Target]:
 @given(coded(), st.integers(0, 2**31), st.integers(1, 3), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_sums_of_codes_are_exact(case: tuple[Step, Target], seed: int, threads: int, constant: bool) -> None:
-    """Over the whole range of codes, with b as it is computed or packed in pairs beforehand."""
+    """Over the whole range of codes, with b as it is computed or packed beforehand, in pairs or fours."""
     step, target = case
     rng = np.random.default_rng(seed)
     memory = filled(step, lambda size: rng.integers(-(2**7), 2**8, size).astype(np.int64))
@@ -162,7 +163,8 @@ def test_sums_of_codes_are_exact(case: tuple[Step, Target], seed: int, threads: 
         packed = step.inputs[1].buffer
         memory[packed] = aligned(packed.size, packed.dtype)
         memory[packed][...] = packed.data
-        assert (packed.dtype, step.spec.together) == (b.dtype, 2)  # type: ignore[attr-defined]
+        together = 4 if adds_quads(target, target.lanes(I32)) else 2
+        assert (packed.dtype, step.spec.together) == (b.dtype, together)  # type: ignore[attr-defined]
     kernel = emit_contraction(step, target)
     assert kernel is not None
     memory |= {v.buffer: aligned(v.buffer.size, v.dtype) for v in step.outputs if v.buffer not in memory}

@@ -55,6 +55,7 @@ class Emitter:
         per_block = self._per_block()
         blocks, panels = -(-self.count // per_block), -(-work.n // self.tile.columns)
         self.units = work.batches * blocks * panels * per_block
+        self.grain = self._grain(work.batches * blocks, panels * per_block)
         self.d_units, self.d_blocks, self.d_panels = f.dim(self.units), f.dim(blocks), f.dim(panels)
         self.d_count, self.d_per_block, self.d_full = f.dim(self.count), f.dim(per_block), f.dim(self.full)
         self.d_n, self.d_line = f.dim(work.n), f.dim(self._line_step())
@@ -69,6 +70,10 @@ class Emitter:
     def _per_block(self) -> int:
         """Return how many tiles of rows make a block."""
         return block_tiles(self.work, self.count, self.tile.rows)
+
+    def _grain(self, blocks: int, each: int) -> int:
+        """Return how many units stay in one share, of so many blocks of so many units each."""
+        return 1
 
     @property
     def _rounds(self) -> int:
@@ -132,13 +137,22 @@ class Emitter:
     def kernel(self) -> Kernel:
         """Emit everything."""
         f = self.f
-        first, last = f.share(self.d_units)
+        first, last = self._share()
         start = f.idiv(first, self.d_per_block)
         stop = f.idiv(f.sub(f.add(last, self.d_per_block), 1), self.d_per_block)
         with f.loop(start, stop) as (group, _):
             self._group(group, number(start), first, last)
-        threads = max(1, min(self.units, self.work.macs // MACS_PER_THREAD))
+        threads = max(1, min(self.units // self.grain, self.work.macs // MACS_PER_THREAD))
         return f.kernel(self._scratch(), threads)
+
+    def _share(self) -> tuple[Number, Number]:
+        """Return this share's first unit, and one past its last."""
+        f = self.f
+        if self.grain == 1:
+            return f.share(self.d_units)
+        grain = f.dim(self.grain)
+        first, last = f.share(f.dim(self.units // self.grain))
+        return f.mul(first, grain), f.mul(last, grain)
 
     def _group(self, group: Value, begin: Value, first: Number, last: Number) -> None:
         """Emit the tiles that one panel meets in one block of rows, as far as they are this thread's."""

@@ -15,6 +15,10 @@ from graphdoc.engine.program import Axes
 MASKED = 64
 """Bytes of the registers that come with masks for single bytes: AVX-512's."""
 
+CUTS, ROWS = 16, 64
+"""Blocks that make even shares for a few threads, and rows of one, fewer of which would not repay that all of
+b is read for them."""
+
 BLOCK = 1 << 18
 """Bytes of widened rows that a block may take: half of a small second-level cache."""
 
@@ -48,8 +52,12 @@ class WidenedEmitter(Emitter):
     def _per_block(self) -> int:
         """Return how many tiles of copied rows stay in the second-level cache."""
         most = max(1, BLOCK // max(1, self.tile.rows * self._row_bytes()))
-        blocks = -(-self.count // most)
+        blocks = max(-(-self.count // most), min(CUTS, self.work.m // ROWS))
         return -(-self.count // blocks)
+
+    def _grain(self, blocks: int, each: int) -> int:
+        """Let shares be whole blocks: else each would copy the rows again, and two write to one line."""
+        return each if blocks >= CUTS else 1
 
     def _scratch(self) -> int:
         lines = (self.tile.rows + self._panel_lines()) * self.tile.columns

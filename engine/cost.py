@@ -19,7 +19,10 @@ from graphdoc.engine.program import Step, View
 
 
 def operations(step: Step) -> int:
-    """Return the arithmetic operations; a product added to a sum counts as two, exp and the like as one."""
+    """Return the arithmetic operations; a product added to a sum counts as two, exp and the like as one.
+
+    Of bytes that are multiplied and added four at a time, four count as one: the limit is that of float32.
+    """
     found = _OPERATIONS.get(type(step.spec))
     if found is not None:
         return found(step.spec, step)
@@ -29,6 +32,7 @@ def operations(step: Step) -> int:
 
 def _of_contraction(spec: Contraction, step: Step) -> int:
     terms = prod(step.inputs[0].shape[spec.batch + spec.rows :])
+    terms = -(-terms // 4) if spec.together == 4 else terms
     return step.outputs[0].size * (2 * terms + _counted([spec.epilogue]))
 
 

@@ -1,5 +1,7 @@
 """Costs of steps on known shapes, limits of the machine, and the profile of a run."""
 
+from dataclasses import replace
+
 import numpy as np
 from onnx import parser
 
@@ -35,6 +37,8 @@ def test_operations_and_bytes() -> None:
     product = Step(Contraction(0, 1, 1, total, F32), (view(5, 7), view(7, 3)), (view(5, 3),))
     assert cost.operations(product) == 2 * 5 * 7 * 3
     assert cost.traffic(product) == 4 * (35 + 21 + 15)
+    fours = replace(product, spec=Contraction(0, 1, 1, total, F32, packed=16, together=4))
+    assert cost.operations(fours) == 2 * 5 * 2 * 3
     row = view(3).broadcast((5, 3))
     spec = Map((apply("tanh", apply("add", load(0, F32), load(1, F32))),))
     added = Step(spec, (view(5, 3), row), (view(5, 3),))

@@ -1,5 +1,7 @@
 """Contractions as machine code: which emitter takes a step, and by which tiles."""
 
+from dataclasses import replace
+
 from graphdoc.engine.device.llvm.builder import Kernel, Target
 from graphdoc.engine.device.llvm.contraction_codes import CodesEmitter
 from graphdoc.engine.device.llvm.contraction_dot import DotEmitter
@@ -21,22 +23,22 @@ _DOTS = 10
 
 def tactics_contraction(step: Step, target: Target) -> list[str]:
     """Return the tilings worth measuring, ``rows x vectors``, the best by count first."""
-    able = floats(step) or codes(step)
-    return [_name(t) for t in tilings(step, target)[:4]] if able else ["host"]
+    return [_name(t) for t in tilings(step, target)[:4]] if _able(step, target) else ["host"]
 
 
 def emit_contraction(step: Step, target: Target, tactic: str | None = None) -> Kernel | None:
     """Return the kernel of a step whose spec is a Contraction of floats or 8-bit codes, None of others."""
-    if (not floats(step) and not codes(step)) or packed_for_others(step, target):
+    if not _able(step, target):
         return None
     found = tilings(step, target)
     tile = next((t for t in found if _name(t) == tactic), found[0])
     return _emitter(step, tile, target)(step, tile, target).kernel()
 
 
-def packed_for_others(step: Step, target: Target) -> bool:
-    """Return whether codes are packed for an instruction that the processor does not have."""
-    return spec_of(step).together == TERMS and not in_quads(step, target)
+def _able(step: Step, target: Target) -> bool:
+    """Return whether there is code: not where codes are packed for an instruction the processor lacks."""
+    foreign = spec_of(step).together == TERMS and not in_quads(step, target)
+    return (floats(step) or codes(step)) and not foreign
 
 
 def _emitter(step: Step, tile: Tile, target: Target) -> type[Emitter]:
@@ -79,5 +81,8 @@ def tilings(step: Step, target: Target) -> list[Tile]:
     lanes = target.lanes(spec.accumulate)
     if spec.packed == 1:
         return [Tile(max(1, min(work.m, _DOTS // work.n)), work.n, 1)]
-    products = codes(step) and not in_quads(step, target)
+    quads = in_quads(step, target)
+    if quads and step.inputs[1].dtype == U8:  # what shifts its columns takes a register
+        target = replace(target, registers=target.registers - 1)
+    products = codes(step) and not quads
     return tiles(work.m, work.n, lanes, target, spec.packed // lanes or None, products=products)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graphdoc.engine.device.llvm.builder import Target
-from graphdoc.engine.device.llvm.contraction import emit_contraction
+from graphdoc.engine.device.llvm.contraction import emit_contraction, tactics_contraction
 from graphdoc.engine.device.llvm.pack import prepare_contractions
 from graphdoc.engine.expr import F32, I8, I32, U8, Dtype, load
 from graphdoc.engine.kernels.contraction import Contraction
@@ -19,10 +19,14 @@ from graphdoc.engine.program import Buffer, Kind, Program, Step, whole
 llvm = pytest.importorskip("llvmlite.binding")
 
 AVX512 = Target("cascadelake", "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+sse2,+f16c,+fma", 64, 32)
+VNNI = Target("cascadelake", f"{AVX512.features},+avx512vnni", 64, 32)
 AVX2 = Target("haswell", "+avx2,+fma,+f16c,+sse2", 32, 16)
+AVX_VNNI = Target("alderlake", f"{AVX2.features},+avxvnni", 32, 16)
 NEON = Target("neoverse-n1", "", 16, 32)
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 CODES, FLOATS = (U8, I8, I32), (F32, F32, F32)
+TURNED = (I8, U8, I32)
+"""Codes that have to be shifted for an instruction that wants unsigned times signed."""
 
 
 def product(dtypes: tuple[Dtype, Dtype, Dtype]) -> Step:
@@ -68,10 +72,16 @@ def loops(text: str, instruction: str) -> Iterator[list[str]]:
         (FLOATS, AVX2, X86, "vfmadd", "ymm"),
         (FLOATS, NEON, ARM, "fmla", "v"),
         (CODES, AVX512, X86, "vp(?:maddwd|dpwssd)", "zmm"),
+        (CODES, VNNI, X86, "vpdpbusd", "zmm"),
+        (TURNED, VNNI, X86, "vpdpbusd", "zmm"),
+        (CODES, AVX_VNNI, X86, "vpdpbusd", "ymm"),
         (CODES, AVX2, X86, "vpmaddwd", "ymm"),
         (CODES, NEON, ARM, "[us]?ml?[la]+", "v"),
     ],
-    ids=["avx512 floats", "avx2 floats", "neon floats", "avx512 codes", "avx2 codes", "neon codes"],
+    ids=[
+        *("avx512 floats", "avx2 floats", "neon floats", "avx512 codes", "vnni codes", "vnni turned codes"),
+        *("avx-vnni codes", "avx2 codes", "neon codes"),
+    ],
 )
 def test_sums_stay_in_registers(
     dtypes: tuple[Dtype, Dtype, Dtype], target: Target, triple: str, instruction: str, registers: str
@@ -84,3 +94,12 @@ def test_sums_stay_in_registers(
         stack = [x for x in block if re.search(r"\(%rsp\)|\[sp", x) and re.search(rf"\b%?{registers}\d", x)]
         assert not stack
         assert any(re.search(rf"\b{instruction}.*{registers}\d", x) for x in block)
+
+
+def test_codes_packed_for_another_processor_are_refused() -> None:
+    """Panels of fours have a meaning only where the instruction is; the host computes such a step."""
+    (ready,) = prepare_contractions(Program([product(CODES)]), VNNI).steps
+
+    assert emit_contraction(ready, VNNI) is not None
+    assert emit_contraction(ready, AVX512) is None
+    assert tactics_contraction(ready, AVX512) == ["host"]

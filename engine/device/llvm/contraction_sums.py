@@ -42,8 +42,12 @@ class Precision:
         return held if held.type == wide else self.f.op(f"fpext {held} to {wide}", wide)
 
 
-FETCHED = 16
-"""Bytes fetched ahead for each term: a line for four, about what memory gives while they are multiplied."""
+def fetched(target: Target) -> int:
+    """Return the bytes fetched ahead for each term, about what memory gives while they are multiplied.
+
+    Tiles of wide vectors have more rows: a term takes them twice as long.
+    """
+    return 32 if target.vector == 64 else 16
 
 
 _UNROLLED = 8
@@ -69,7 +73,8 @@ class Sums:
         self.b_step: Number = self.walk.strides[-1][1] if gapped else tile.columns
         self.unroll = 2 if size % 2 == 0 and tile.rows <= _UNROLLED else 1
         inner = [prod(size for size, _ in axes[level + 1 :]) for level in range(len(axes) - 1)]
-        self.fetched = [f.dim(FETCHED * terms) for terms in inner]
+        self.ahead = fetched(precision.target)
+        self.fetched = [f.dim(self.ahead * terms) for terms in inner]
 
     def emit(
         self,
@@ -82,7 +87,7 @@ class Sums:
         """Emit the sums of rows times a panel; store them to ``totals`` as [row][column].
 
         rows: the address of each row of a. b: the panel's. masks: of the panel's vectors, None: read all.
-        ahead: from where on memory is fetched into cache meanwhile, 16 bytes for each term.
+        ahead: from where on memory is fetched into cache meanwhile, some bytes (``fetched``) for each term.
         """
         lanes = self.tile.lanes
         sums = self._start(rows)
@@ -134,7 +139,7 @@ class Sums:
         f = self.f
         with f.loop(0, self.walk.sizes[-1], self.unroll, sums) as (k, carried):
             if ahead is not None:
-                self._fetch(f.at(ahead, f.mul(k, FETCHED), "i8"))
+                self._fetch(f.at(ahead, f.mul(k, self.ahead), "i8"))
             for u in range(self.unroll):
                 term = f.add(k, u)
                 line = f.at(b, f.mul(term, self.b_step), self.elements[1])

@@ -22,7 +22,7 @@ from graphdoc.engine.device.llvm.builder import (
 from graphdoc.engine.device.llvm.contraction_axes import Walk, select
 from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
 from graphdoc.engine.device.llvm.contraction_copy import PanelCopy
-from graphdoc.engine.device.llvm.contraction_sums import FETCHED, Precision, Sums
+from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums, fetched
 from graphdoc.engine.device.llvm.contraction_tile import Tile, block_tiles, spec_of, split_rows, work_of
 from graphdoc.engine.program import Axes, Step, merged
 
@@ -59,7 +59,7 @@ class Emitter:
         self.d_units, self.d_blocks, self.d_panels = f.dim(self.units), f.dim(blocks), f.dim(panels)
         self.d_count, self.d_per_block, self.d_full = f.dim(self.count), f.dim(per_block), f.dim(self.full)
         self.d_n, self.d_line = f.dim(work.n), f.dim(self._line_step())
-        self.d_fetched = f.dim(self._rounds * FETCHED)
+        self.d_fetched = f.dim(self._rounds * fetched(self.precision.target))
         self.batch, self.rows = Walk(f, work.batch), Walk(f, work.rows)
         self.steps: list[Number] = [s if s in (0, 1) else f.dim(s) for s in work.steps]
         self.columns = [Column(v.dtype, step) for v, step in zip(work.views, self.steps, strict=True)]
@@ -190,7 +190,7 @@ class Emitter:
         if not self.spec.packed or self.count == 1:
             return None
         line = self.tile.columns * self.spec.together * self.work.views[1].dtype.itemsize
-        tiles = -(-line // FETCHED)
+        tiles = -(-line // fetched(self.precision.target))
         following = f.at(f.at(panel, self.d_line, self.elements[1]), f.mul(self.d_fetched, done), "i8")
         left = f.op(f"icmp slt {number(done)}, {tiles}", "i1")
         return f.op(f"select {left}, {following}, {panel}", "ptr")

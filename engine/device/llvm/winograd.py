@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, number, vector
 from graphdoc.engine.device.llvm.contraction_axes import select
 from graphdoc.engine.device.llvm.contraction_columns import Column, Columns
-from graphdoc.engine.device.llvm.contraction_sums import FETCHED, Precision, Sums
+from graphdoc.engine.device.llvm.contraction_sums import Precision, Sums, fetched
 from graphdoc.engine.device.llvm.lanes import Lanes
 from graphdoc.engine.device.llvm.winograd_plan import Plan, plan_of
 from graphdoc.engine.device.llvm.winograd_transform import Transform
@@ -163,7 +163,9 @@ class _Emitter:
                 back = select(f, short, f.least(past, block), 0)
                 row = f.sub(f.mul(block, tile.rows), back)
                 ahead = f.at(
-                    f.at(line, self.d_u, self.kind), f.mul(f.mul(self.d_channels, FETCHED), block), "i8"
+                    f.at(line, self.d_u, self.kind),
+                    f.mul(f.mul(self.d_channels, fetched(self.precision.target)), block),
+                    "i8",
                 )
                 self._rows(image, product, line, (row, short, ahead))
 

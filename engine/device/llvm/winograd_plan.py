@@ -9,11 +9,27 @@ from graphdoc.engine.kernels.contraction import Contraction
 from graphdoc.engine.kernels.winograd import Winograd
 from graphdoc.engine.program import Kind, Step
 
-CACHE = 1 << 18
-"""Bytes of transformed image that a group of tiles may take."""
 
-FEWEST = 24
-"""Tiles of a group that the weights are read for, where there are as many: fewer would wait for memory."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a kind of processor does, as measured.
+
+    cache: bytes of transformed image that a group of tiles may take, half of a second-level cache.
+    fewest: tiles of a group that the weights are read for, where there are as many: fewer would wait for
+        memory.
+    products: a nanosecond. weights: bytes a nanosecond, of those that come from memory.
+    """
+
+    cache: int
+    fewest: int
+    products: float
+    weights: float
+
+
+def pace(target: Target) -> Pace:
+    """Return the pace of processors with such vectors."""
+    return Pace(1 << 20, 64, 84.0, 6.5) if target.vector == 64 else Pace(1 << 18, 24, 48.0, 12.0)
+
 
 MACS_PER_THREAD = 1 << 15
 
@@ -47,17 +63,17 @@ def plan_of(step: Step, target: Target) -> Plan:
     assert isinstance(spec, Winograd)  # noqa: S101  the caller looked
     n, y, x, outputs = step.outputs[0].shape
     channels, size = step.inputs[0].shape[-1], spec.size
-    lanes = lanes_of(channels, outputs, target)
+    lanes, paced = lanes_of(channels, outputs, target), pace(target)
     points, itemsize = (size + 2) ** 2, spec.accumulate.itemsize
     down, across = -(-y // size), -(-x // size)
     tiles = n * down * across
-    group = min(tiles, max(FEWEST, CACHE // (points * channels * itemsize)))
+    group = min(tiles, max(paced.fewest, paced.cache // (points * channels * itemsize)))
     rows = min(tiles, _most_rows(spec.packed // lanes, target))
     tile = Tile(rows, spec.packed // lanes, lanes)
     panels = -(-outputs // spec.packed)
     v_pitch = (group + rows) * channels + 2 * lanes
     m_pitch = (group + rows) * spec.packed + 2 * lanes
-    by_panels = tiles < 2 * FEWEST and panels > 1
+    by_panels = tiles < 2 * paced.fewest and panels > 1
     scratch = (points * (v_pitch + m_pitch) + points * lanes) * itemsize
     shares = panels if by_panels else tiles
     macs = tiles * points * channels * outputs
@@ -101,14 +117,14 @@ def size_for(step: Step, target: Target) -> int:
     """
     if not _fits(step, target):
         return 0
-    a, out = step.inputs[0], step.outputs[0]
+    a, out, paced = step.inputs[0], step.outputs[0], pace(target)
     n, y, x, outputs = out.shape
     sizes = {
-        size: _microseconds(n * -(-y // size) * -(-x // size), (size + 2) ** 2, a.shape[-1], outputs)
+        size: _microseconds(paced, n * -(-y // size) * -(-x // size), (size + 2) ** 2, a.shape[-1], outputs)
         for size in (2, 4)
         if min(y, x) >= size
     }
-    sizes[0] = _microseconds(n * y * x, 9, a.shape[-1], outputs)
+    sizes[0] = _microseconds(paced, n * y * x, 9, a.shape[-1], outputs)
     return min(sizes, key=lambda size: sizes[size] * (1 if size else _WORTH))
 
 
@@ -131,12 +147,11 @@ def _fits(step: Step, target: Target) -> bool:
     )
 
 
-def _microseconds(rows: int, points: int, channels: int, outputs: int) -> float:
+def _microseconds(paced: Pace, rows: int, points: int, channels: int, outputs: int) -> float:
     """Return about how long ``points`` products of rows × channels × outputs take, transforms included.
 
-    48 products a nanosecond, 12 bytes of weights a nanosecond where they come from memory; a transform costs
-    about 3 operations per point and channel on either side.
+    A transform costs about 3 operations per point and channel on either side.
     """
-    products = rows * points * channels * outputs / 48e3
+    products = rows * points * channels * outputs / (1e3 * paced.products)
     moved = 0 if points == 9 else rows * points * 3 * (channels + outputs) / 24e3
-    return max(products, 4 * points * channels * outputs / 12e3) + moved
+    return max(products, 4 * points * channels * outputs / (1e3 * paced.weights)) + moved

@@ -3,7 +3,9 @@
 Steps are cut into *shares*, numbered in order; threads take the next one that may start, so that a thread
 which the system does not run for a while holds up nobody. A *unit* is one step that several threads can
 share, or a run of steps of one share each. It may start once so many shares are finished as stand before the
-last unit that it has to wait for. A thread takes a share only when it may start.
+last unit that it has to wait for. A thread takes a share only when it may start: those of even number take a
+unit's shares from the front, the others from the back. What a thread has written is then most often read by
+itself, and need not come from another core's cache.
 
 The function reads a context of i64 words::
 
@@ -11,7 +13,8 @@ The function reads a context of i64 words::
     1 units     address of the units        5 count    how many
     2 args      address of thread 0's args  6 bases    address of the callers' arrays (PyObject *)
     3 stride    bytes to the next thread's  7 times    address of a word per step for when it starts, or 0
-    8 next      number of the run, and in its low 24 bits the next share to take, on a cache line of its own
+    8 next      number of the run, how many of the unit's shares were taken from its front (12 bits), and how
+                many shares are taken in all (24 bits), on a cache line of its own
     16 finished how many shares are, likewise
     24 pool, 25 this function, 26 threads, 27 how many shares there are
 
@@ -39,6 +42,9 @@ from graphdoc.engine.device.llvm.pool import waiting
 
 WORDS, RECORD, UNIT, FIXUP = 32, 3, 5, 3
 """Words of a context, a record, a unit, a fixup."""
+
+WIDEST = 4095
+"""Shares that a unit may have: as many as the bits of ``next`` count."""
 
 TIMES, POOL, WORK, THREADS, SHARES = 7, 24, 25, 26, 27
 """Words of a context that are set on their own."""
@@ -75,13 +81,16 @@ entry:
   %skip = mul i64 %me, %stride
   %args = getelementptr i8, ptr %args0, i64 %skip
   %timed = icmp ne ptr %times, null
+  %parity = and i64 %me, 1
+  %odd = icmp ne i64 %parity, 0
+  %forward = sub i64 1, %parity
   br label %look
 look:
   %unit = phi i64 [0, %entry], [%at, %again], [%at, %give], [%at, %claim], [%at, %did]
   %todo = phi i64 [%fixes, %entry], [%todo, %again], [%todo, %give], [%todo, %claim], [0, %did]
   %spins = phi i64 [0, %entry], [%spins1, %again], [0, %give], [%spins, %claim], [0, %did]
   %word = load atomic i64, ptr %next acquire, align 8
-  %number = lshr i64 %word, 24
+  %number = lshr i64 %word, 36
   %ours = icmp eq i64 %number, %run
   br i1 %ours, label %left, label %out
 left:
@@ -108,6 +117,7 @@ check:
   %need = select i1 %timed, i64 %first, i64 %wait
   %done = load atomic i64, ptr %finished acquire, align 8
   %may = icmp uge i64 %done, %need
+  %lastshare = sub i64 %width, 1
   br i1 %may, label %claim, label %again
 again:
   {pause}
@@ -118,7 +128,20 @@ give:
   %y = call i32 @sched_yield()
   br label %look
 claim:
-  %word1 = add i64 %word, 1
+  %taken = sub i64 %share, %first
+  %moved = lshr i64 %word, 24
+  %front = and i64 %moved, 4095
+  %back = sub i64 %taken, %front
+  %fromback = sub i64 %lastshare, %back
+  %tid = select i1 %odd, i64 %fromback, i64 %front
+  %final = icmp eq i64 %taken, %lastshare
+  %front1 = add i64 %front, %forward
+  %front2 = select i1 %final, i64 0, i64 %front1
+  %runbits = shl i64 %number, 36
+  %frontbits = shl i64 %front2, 24
+  %share1 = add i64 %share, 1
+  %high = or i64 %runbits, %frontbits
+  %word1 = or i64 %high, %share1
   %swap = cmpxchg ptr %next, i64 %word, i64 %word1 acq_rel acquire
   %mine = extractvalue {{i64, i1}} %swap, 1
   br i1 %mine, label %fix, label %look
@@ -144,8 +167,7 @@ mend:
   %i1 = add i64 %i, 1
   br label %fix
 begin:
-  %tid = sub i64 %share, %first
-  %leads = icmp eq i64 %tid, 0
+  %leads = icmp eq i64 %taken, 0
   %stamps = and i1 %timed, %leads
   %from = load i64, ptr %u0
   %u1 = getelementptr i64, ptr %u0, i64 1

@@ -149,10 +149,10 @@ together:
   %g = load atomic i64, ptr %pool seq_cst, align 8
   %number = lshr i64 %g, 16
   %following = add i64 %number, 1
-  %wrapped = and i64 %following, 1099511627775
+  %wrapped = and i64 %following, 268435455
   %fresh = icmp eq i64 %wrapped, 0
   %run = select i1 %fresh, i64 1, i64 %wrapped
-  %start = shl i64 %run, 24
+  %start = shl i64 %run, 36
   store atomic i64 %start, ptr %next seq_cst, align 8
   store ptr %f, ptr %job
   store atomic ptr %ctx, ptr %job1 seq_cst, align 8

@@ -70,8 +70,8 @@ def shares(most: int, threads: int) -> int:
     if threads == 1:
         return 1
     finer = most // (_WORTH * threads) * threads
-    found = min(most, threads * _MOST, max(threads * _FEWEST, finer))
-    if most > threads * _MOST:
+    found = min(most, threads * _MOST, max(threads * _FEWEST, finer), driver.WIDEST)
+    if most > min(threads * _MOST, driver.WIDEST):
         return found
     counts = (found, min(threads, most), most)
     return min(counts, key=lambda count: _longest(most, count, threads))  # the first of equals

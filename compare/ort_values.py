@@ -26,6 +26,8 @@ def is_unbridged(type_text: str) -> bool:
 
 def to_ort(value: Any) -> Any:
     """Return what ``InferenceSession.run`` takes for a value: itself, or an OrtValue over its bytes."""
+    if isinstance(value, np.generic):  # what NumPy's functions make of arrays of rank 0
+        value = np.asarray(value)
     code = EXTENDED_CODES.get(value.dtype) if isinstance(value, np.ndarray) else None
     if code is None:
         return np.ascontiguousarray(value) if isinstance(value, np.ndarray) and value.ndim else value

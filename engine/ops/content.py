@@ -68,6 +68,8 @@ def with_entries(known: TensorType, found: Sequence[Dim] | None) -> TensorType:
     if found is None or dtype is None or dtype.kind not in "iub" or count != len(found):
         return known
     kept = tuple(_kept(entry, dtype) for entry in found)
+    if not found and len(_sizes(known)) != len(known.shape or ()):
+        return known  # nothing, by one size of 0 beside sizes that are not known
     if all(isinstance(entry, int) for entry in kept):
         content = np.array(kept, dtype=dtype).reshape(_sizes(known))
         return TensorType(dtype, content.shape, content)

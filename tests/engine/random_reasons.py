@@ -148,6 +148,33 @@ def overflow(s: Suspect) -> bool:
     return large and bool(np.all(odd | s.close(16)))
 
 
+@reason(
+    "a rotation that cancels",
+    "RotaryEmbedding",
+    clause="a·cos − b·sin, of which one product may not be rounded",
+)
+def rotation(s: Suspect) -> bool:
+    """Within rounding of the products."""
+    x, cosines, sines = s.floats[:3]
+    size = float(np.abs(x).max(initial=0.0) * max(np.abs(c).max(initial=0.0) for c in (cosines, sines)))
+    return s.theirs_within(0, 2 * float(ml_dtypes.finfo(s.a.dtype).eps) * size)
+
+
+@reason(
+    "logarithm of a sum that cancels",
+    "ReduceLogSum",
+    clause="the order of sums is not laid down; log has a pole",
+)
+def logarithm_of_nothing(s: Suspect) -> bool:
+    """Both sums lie within rounding of 0, or of the float64 one."""
+    if not s.comparable or s.a.dtype.kind in "iu":
+        return False
+    unit = float(ml_dtypes.finfo(s.a.dtype).eps) * float(np.abs(s.floats[0]).sum())
+    with np.errstate(all="ignore"):
+        ours, theirs = (np.nan_to_num(np.exp(y.astype(np.float64)), nan=0.0) for y in (s.a, s.b))
+    return bool(np.all(np.abs(ours - theirs) <= unit))
+
+
 # ---- where ONNX Runtime deviates ----------------------------------------------------------------------
 
 
@@ -192,6 +219,13 @@ def zero_of_where(s: Suspect) -> bool:
     return s.comparable and not s.differing.any() and bool(np.all(np.signbit(s.a) >= np.signbit(s.b)))
 
 
+@reason("sign of NaN", "Sign", clause="ONNX Runtime gives 0 for NaN of float16")
+def sign_of_nan(s: Suspect) -> bool:
+    """Theirs is 0 where the input is NaN, and nothing else differs."""
+    odd = np.isnan(s.inputs[0])
+    return s.comparable and bool(np.all(s.differing <= odd)) and not s.b[odd].any()
+
+
 @reason("nonzero of a scalar", "NonZero", clause="NonZero: for a scalar the shape is (0, N), not (1, N)")
 def nonzero_scalar(s: Suspect) -> bool:
     return s.inputs[0].ndim == 0 and s.b.shape[0] == 1 and s.a.shape == (0, s.b.shape[1])
@@ -203,8 +237,8 @@ APPROXIMATE = (
 )
 
 
-NEAR_ONE = frozenset({"LSTM", "GRU", "RNN", "Gelu", "LogSoftmax", "Mish"})
-"""Operators that add numbers near 1 on the way, so that small results have an absolute error."""
+NEAR_ONE = frozenset({"LSTM", "GRU", "RNN", "Gelu", "LogSoftmax", "Mish", "Swish"})
+"""Operators whose small results have an absolute error: they add numbers near 1, or take exp of a product."""
 
 
 @reason(

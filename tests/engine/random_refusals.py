@@ -97,8 +97,16 @@ def _ranks(node: onnx.NodeProto, branch: str) -> list[int | None]:
     return [len(t.shape.dim) if t.HasField("shape") else None for t in types]
 
 
+def _nearly_zero(graph: Graph) -> bool:
+    """NonZero counts numbers that are 0 where a sigmoid or tanh stops far out."""
+    arrays = [np.abs(graph[1][node.input[0]]) for node in _nodes(graph, "NonZero")]
+    floats = [x for x in arrays if x.dtype.kind == "f" and x.size]
+    return any(((x > 0) & (x < 1e-15 * x.max())).any() for x in floats)
+
+
 LED_TO: Sequence[tuple[str, re.Pattern[str], Callable[[Graph], bool]]] = (
     ("Unique of NaN", re.compile("Non-zero status code returned while running"), _unique_of_nan),
+    ("count of nearly zero", re.compile("Attempting to broadcast an axis"), _nearly_zero),
     ("rank of one branch", re.compile(r"\[ShapeInferenceError\]"), _rank_of_one_branch),
     ("window in the padding", re.compile(r"\[ShapeInferenceError\]|[Ss]hape"), _window_in_the_padding),
 )

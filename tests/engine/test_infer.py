@@ -129,6 +129,13 @@ def shape(text: str, name: str = "y", **shapes: Any) -> Any:
             ("B", "T"),
         ),
         ("g (float[B, ?] x) => (float[a, b] y) { y = Relu(x) }", ("B", "x.1")),
+        # No entries by one size of 0, which says nothing of the others.
+        (
+            """g (int64[1] n, int64[5, 0] x, int64[1] k) => (int64[a, b] y) {
+                z = Constant<value_ints = [0]>()  r = Concat<axis = 0>(n, z)  t = Tile(x, r)
+                y = Add(t, k) }""",
+            (None, 0),
+        ),
     ],
 )
 def test_symbols_pass_through_shape_arithmetic(text: str, expected: Any) -> None:

@@ -252,6 +252,7 @@ def loop_without_a_turn() -> Case:
 _BYTES = np.random.default_rng(0).integers(0, 256, 4096, dtype=np.uint8)
 _CELL = {"hidden_size": 1, "outputs": 2, "opset": 14}
 
+_LARGE = noise(4096, scale=1e4)
 CASES: dict[str, Case] = {
     "nan order": model("GlobalMaxPool", f32(1, np.nan).reshape(1, 1, 2), opset=11),
     "overflow on the way": model(
@@ -261,6 +262,19 @@ CASES: dict[str, Case] = {
     "pool of −Inf": model("GlobalMaxPool", f32(-np.inf).reshape(1, 1, 1), opset=11),
     "softmax of Inf": model("LogSoftmax", np.array([1, np.inf, 2]), opset=17),
     "zero of Where": model("Where", np.array([True]), f32(-0.0), f32(1)),
+    "logarithm of a sum that cancels": model("ReduceLogSum", np.append(_LARGE, -_LARGE.sum()), opset=13),
+    "a rotation that cancels": model(
+        "RotaryEmbedding",
+        f32(68.63556, 123.77006, 0.40935382, 182.39752, 49.420376, 68.29912, 119.98381, 52.722363).reshape(
+            1, 2, 2, 2
+        ),
+        f32(-3.4552498, -3.188338, 3.7975812, 6.2693534, 4.9081063).reshape(5, 1),
+        f32(-1.5252724, 1.3980486, -0.38878414, 2.15663, -2.4739928).reshape(5, 1),
+        np.array([[4, 1]]),
+        interleaved=1,
+        opset=24,
+    ),
+    "sign of NaN": model("Sign", np.array([np.nan, -2, 3], np.float16)),
     "nonzero of a scalar": model("NonZero", np.float32(3)),
     "polynomials": model("Sigmoid", f32(-30)),
     "NaN in a cell": model(

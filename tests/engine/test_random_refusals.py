@@ -134,14 +134,29 @@ def rank_of_a_branch(taken: bool) -> Case:
     return proto, {"c": np.array(taken), "x": f32(1, 2)}
 
 
+def three_counts(first: float) -> Case:
+    """Return NonZero of three sigmoids, the first one of this number, added to three numbers."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"]),
+        helper.make_node("NonZero", ["s"], ["n"]),
+        helper.make_node("Add", ["n", "w"], ["y"]),
+    ]
+    weights = [onnx.numpy_helper.from_array(np.arange(3), "w")]
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return proto, {"x": f32(first, 1, 2)}
+
+
 @pytest.mark.parametrize(
     ("name", "case", "tame"),
     [
         ("Unique of NaN", largest_two_counts(np.nan, 1, 2), largest_two_counts(0, 1, 2)),
+        ("count of nearly zero", three_counts(-50), three_counts(-5)),
         ("window in the padding", four_windows(1), four_windows(0)),
         ("rank of one branch", rank_of_a_branch(False), largest_two_counts(0, 1, 2)),
     ],
-    ids=["Unique", "MaxPool", "If"],
+    ids=["Unique", "NonZero", "MaxPool", "If"],
 )
 def test_a_refusal_that_the_graph_leads_to_is_named(name: str, case: Case, tame: Case) -> None:
     """ONNX Runtime refuses what follows from its own reading of an operator, and takes others."""

@@ -310,6 +310,30 @@ class Function:
         carried[:] = phis
 
     @contextmanager
+    def again(self, carry: Sequence[Value]) -> Iterator[list[Value]]:
+        """Do the body once, and again as long as the last of the carried values, an i64, is not 0 after it.
+
+        Yields a list of the carried values, as :meth:`loop` does.
+        """
+        self.count += 1
+        n, before = self.count, self.block
+        self.put(f"br label %again{n}")
+        self.label(f"again{n}")
+        slot = len(self.lines)
+        phis = [Value(f"%c{n}.{k}", value.type) for k, value in enumerate(carry)]
+        self.lines.append("")
+        carried = list(phis)
+        yield carried
+        more = self.op(f"icmp ne {carried[-1]}, 0", "i1")
+        rows = [
+            f"  {phi.name} = phi {phi.type} [{first.name}, %{before}], [{last.name}, %{self.block}]"
+            for phi, first, last in zip(phis, carry, carried, strict=True)
+        ]
+        self.put(f"br {more}, label %again{n}, label %done{n}")
+        self.lines[slot] = "\n".join(rows)
+        self.label(f"done{n}")
+
+    @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """Run the body only where an i1 is true; nothing it computes may be used after it."""
         self.count += 1

@@ -4,11 +4,26 @@ A thread takes a share of the rows. It goes group by group of trees, all of its 
 the next, so that the group's records stay near.
 """
 
-from graphdoc.engine.device.llvm.builder import Function, Kernel, Number, Target, Value, floating, vector
+from functools import partial, reduce
+
+from graphdoc.engine.device.llvm.builder import (
+    Function,
+    Kernel,
+    Number,
+    Target,
+    Value,
+    floating,
+    number,
+    vector,
+)
 from graphdoc.engine.device.llvm.walk import threads_for
 from graphdoc.engine.expr import F32
 from graphdoc.engine.kernels.trees import CHILDREN, FEATURES, TOGETHER, TRACKS, Trees
 from graphdoc.engine.program import Step
+
+DEEP, LOOKED = 8, 4
+"""Steps down from which trees are so unlike that most walks end long before the deepest could, and how many
+are taken before it is looked whether all have: a walk at its leaf stays within the leaf's pair of records."""
 
 WIDEST = 16
 """Columns added up at once."""
@@ -37,6 +52,9 @@ class _Emitter:
         self.fn = fn = Function()
         self.x, self.records, self.roots, self.steps = (fn.argument(k) for k in range(4))
         self.single = len(step.inputs) == 4
+        steps = step.inputs[3]
+        data = steps.buffer.data
+        self.deep = data is not None and int(steps.array(data).max(initial=0)) > DEEP
         self.table = Value("null", "ptr") if self.single else fn.argument(4)
         self.out = fn.argument(len(step.inputs))
         self.columns = step.outputs[0].shape[1]
@@ -69,11 +87,32 @@ class _Emitter:
         roots = [fn.load("i64", fn.at(first, k, "i64")) for k in range(TOGETHER)]
         trees = [fn.at(self.records, root, "i64") for root in roots]
         depth = fn.load("i64", fn.at(self.steps, group, "i64"))
-        start = [Value("0", "i64")] * TOGETHER
-        with fn.loop(0, depth, 1, start) as (_, at):
-            at[:] = [self._down(line, tree, place) for tree, place in zip(trees, at, strict=True)]
+        at = self._walked(line, trees, depth)
         leaves = [fn.load("i64", fn.at(tree, place, "i64")) for tree, place in zip(trees, at, strict=True)]
         (self._one if self.single else self._many)(row, leaves)
+
+    def _walked(self, line: Value, trees: list[Value], depth: Value) -> list[Value]:
+        """Return where each tree's walk ends."""
+        fn = self.fn
+        start = [Value("0", "i64")] * TOGETHER
+
+        def down(at: list[Value]) -> list[Value]:
+            return [self._down(line, tree, place) for tree, place in zip(trees, at, strict=True)]
+
+        if not self.deep:
+            with fn.loop(0, depth, 1, start) as (_, at):
+                at[:] = down(at)
+            return at
+        with fn.again([*start, depth]) as carried:
+            with fn.loop(0, LOOKED - 1, 1, carried[:-1]) as (_, at):
+                at[:] = down(at)
+            following = down(at)
+            moves = [fn.binary("xor", a, b) for a, b in zip(at, following, strict=True)]
+            moved = fn.op(f"and {reduce(partial(fn.binary, 'or'), moves)}, -2", "i64")
+            stays = fn.op(f"icmp eq {moved}, 0", "i1")
+            left = fn.op(f"select {stays}, i64 0, {number(fn.sub(carried[-1], LOOKED))}", "i64")
+            carried[:] = [*following, fn.call("llvm.smax.i64", "i64", left, number(0))]
+        return carried[:-1]
 
     def _down(self, line: Value, tree: Value, place: Value) -> Value:
         """Return where the walk goes from a record."""

@@ -42,9 +42,18 @@ class Spy:
 
 
 def forest(
-    rng: np.random.Generator, trees: int, depth: int, columns: list[int], modes: list[str], tracks: float
+    rng: np.random.Generator,
+    trees: int,
+    depth: int,
+    columns: list[int],
+    modes: list[str],
+    tracks: float,
+    thin: bool = False,
 ) -> dict[str, list[Any]]:
-    """Return nodes and leaf values of random trees of uneven depth; every leaf votes for ``columns``."""
+    """Return nodes and leaf values of random trees of uneven depth; every leaf votes for ``columns``.
+
+    thin: one child of each node is a leaf, as of leaves grown one by one.
+    """
     found: dict[str, list[Any]] = {
         k: [] for k in ("tree", "id", "feature", "value", "mode", "true", "false", "tracks")
     }
@@ -64,9 +73,10 @@ def forest(
             ("tracks", int(rng.random() < tracks)),
         ):
             found[key].append(value)
-        if left and (rng.random() < 0.85):
-            found["true"][at] = grow(tree, left - 1)
-            found["false"][at] = grow(tree, left - 1)
+        if left and (thin or rng.random() < 0.85):
+            short = rng.random() < 0.5
+            found["true"][at] = grow(tree, 0 if thin and short else left - 1)
+            found["false"][at] = grow(tree, 0 if thin and not short else left - 1)
         else:
             found["mode"][at] = "LEAF"
             leaves.append((tree, node))
@@ -171,6 +181,15 @@ def test_regressors(seed: int, targets: int, trees: int, depth: int, modes: list
         base_values=base or [0.0] * targets,
     )
     agree(proto, data(rng, 9))
+
+
+@pytest.mark.parametrize("depth", [8, 9, 11, 12, 13, 30])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_deep_trees(depth: int, targets: int) -> None:
+    """Walks end at any step of the looks, and the deepest as late as the table says."""
+    rng = np.random.default_rng(depth)
+    f = forest(rng, 20, depth, list(range(targets)), ["BRANCH_LEQ"], 0.5, thin=True)
+    agree(model("TreeEnsembleRegressor", f, targets, 60), data(rng, 60))
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])

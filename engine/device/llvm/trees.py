@@ -23,7 +23,7 @@ from graphdoc.engine.program import Step
 
 DEEP, LOOKED = 8, 4
 """Steps down from which trees are so unlike that most walks end long before the deepest could, and how many
-are taken before it is looked whether all have: a walk at its leaf stays within the leaf's pair of records."""
+are taken before it is looked whether all have: past its leaf a walk stays within one pair of records."""
 
 WIDEST = 16
 """Columns added up at once."""
@@ -104,14 +104,17 @@ class _Emitter:
                 at[:] = down(at)
             return at
         with fn.again([*start, depth]) as carried:
-            with fn.loop(0, LOOKED - 1, 1, carried[:-1]) as (_, at):
+            count = fn.least(carried[-1], LOOKED)  # never more: the deepest leaves lead back to the root
+            with fn.loop(0, count, 1, carried[:-1]) as (_, at):
                 at[:] = down(at)
-            following = down(at)
-            moves = [fn.binary("xor", a, b) for a, b in zip(at, following, strict=True)]
+            moves = [
+                fn.binary("xor", place, self._pair(tree, place))
+                for tree, place in zip(trees, at, strict=True)
+            ]
             moved = fn.op(f"and {reduce(partial(fn.binary, 'or'), moves)}, -2", "i64")
             stays = fn.op(f"icmp eq {moved}, 0", "i1")
-            left = fn.op(f"select {stays}, i64 0, {number(fn.sub(carried[-1], LOOKED))}", "i64")
-            carried[:] = [*following, fn.call("llvm.smax.i64", "i64", left, number(0))]
+            left = fn.op(f"select {stays}, i64 0, {number(fn.sub(carried[-1], count))}", "i64")
+            carried[:] = [*at, left]
         return carried[:-1]
 
     def _down(self, line: Value, tree: Value, place: Value) -> Value:
@@ -128,9 +131,16 @@ class _Emitter:
             tracks = fn.op(f"trunc {self._shifted(word, TRACKS)} to i1", "i1")
             lost = fn.op(f"and {tracks}, {fn.op(f'fcmp uno {value}, {value.name}', 'i1').name}", "i1")
             wrong = fn.op(f"and {wrong}, {fn.op(f'xor {lost}, true', 'i1').name}", "i1")
-        pair = fn.op(f"and i64 {self._shifted(word, CHILDREN - 1).name}, -2", "i64")
+        pair = self._children(word)
         step = fn.op(f"zext {wrong} to i64", "i64")
         return fn.op(f"or {pair}, {step.name}", "i64")
+
+    def _pair(self, tree: Value, place: Value) -> Value:
+        """Return the pair of records that one record leads to."""
+        return self._children(self.fn.load("i64", self.fn.at(tree, place, "i64")))
+
+    def _children(self, word: Value) -> Value:
+        return self.fn.op(f"and i64 {self._shifted(word, CHILDREN - 1).name}, -2", "i64")
 
     def _shifted(self, word: Value, bits: int) -> Value:
         return self.fn.op(f"lshr {word}, {bits}", "i64")

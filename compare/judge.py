@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphdoc.compare.findings import Finding
-from graphdoc.compare.limits import INNER_QUANTISING, QUANTISING, total_limit
+from graphdoc.compare.limits import INNER_QUANTISING, MARGIN, QUANTISING, total_limit
 from graphdoc.compare.metrics import epsilon
 from graphdoc.compare.numbers import number
 from graphdoc.compare.result import Limit, Status
@@ -266,12 +266,27 @@ def _status(
         return (Status.AGREES, BOTH_NEAR) if near else _blame(finding)
     if not _differs(finding, so_far.limit, user=user):
         return _agreement(finding, so_far, user=own_rules)
+    if not own_rules and _cancelled(finding, before):
+        return Status.AGREES, CANCELLED
     excuse = _excuse(finding, so_far, before, user=own_rules)
     if excuse:
         return Status.REMARK, excuse
     if finding.own is None and all(b.status in (Status.AGREES, Status.REMARK) for b in before):
         return Status.OWN, finding.mismatch or "its inputs agree"
     return Status.INHERITED, finding.mismatch
+
+
+CANCELLED = "0 in A: held against the size of its inputs"
+"""The note of a layer whose error has no scale of its own."""
+
+
+def _cancelled(finding: Finding, before: Sequence[Judgement]) -> bool:
+    """Whether sums or picks are 0 in A, and as near to it in B as the inputs agree: no ratio tells that."""
+    metrics = finding.metrics
+    if metrics is None or metrics.rms_a > 0 or finding.point.op not in ADDITIVE:
+        return False
+    carried = math.hypot(*(b.rms * b.reach for b in before))
+    return all(b.status is Status.AGREES for b in before) and metrics.rms <= MARGIN * carried
 
 
 def _excuse(finding: Finding, so_far: Judgement, before: Sequence[Judgement], *, user: bool) -> str:

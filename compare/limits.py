@@ -9,7 +9,7 @@ follows from the own errors that were measured on the way to it.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from graphdoc.compare.metrics import epsilon
+from graphdoc.compare.metrics import epsilon, smallest_normal
 from graphdoc.compare.result import Limit
 
 Shape = tuple[int, ...] | None
@@ -155,6 +155,10 @@ def own_limit(op: str, dtype: str, inputs: Sequence[Shape], output: Shape, rms_a
         value = eps * (units + math.sqrt(length))
         if op in BOUNDED and 0 < rms_a * value < eps / 2:
             return Limit(value=eps / 2 / rms_a, reason=f"half a unit in the last place of 1, as {dtype}")
+        lost = smallest_normal(dtype) / rms_a if rms_a > 0 else 0.0
+        if lost > 1:
+            reason = f"{_reason(dtype, units, length)}, whose numbers are subnormal"
+            return Limit(value=value * lost, reason=reason)
         return Limit(value=value, reason=_reason(dtype, units, length))
     if op in QUANTISING and rms_a > 0:
         value = math.sqrt(STEP_SHARE) / rms_a

@@ -436,6 +436,14 @@ _EPSILONS = {
 }
 
 
+_NORMALS = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
+
+
+def smallest_normal(dtype: str) -> float:
+    """Return the smallest number of a float dtype that has all its digits; 0 for dtypes without such."""
+    return _NORMALS.get(dtype, 0.0)
+
+
 @cache
 def epsilon(dtype: Any) -> float:
     """Return the gap between 1 and the next number of a float dtype; 0 for others, and for ""."""

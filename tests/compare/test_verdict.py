@@ -249,6 +249,41 @@ def test_a_tolerance_of_the_users_counts_element_by_element() -> None:
     assert loose.layers[0].limit.reason.startswith("given: rtol 0.01, atol 0.001")
 
 
+@pytest.mark.parametrize(("off", "agrees"), [(3e-8, True), (1e-3, False)])
+def test_a_pick_of_nothing_is_held_against_what_it_picks_from(off: float, agrees: bool) -> None:
+    """The picked number is 0 in A: no ratio says how far off B is, the other numbers' size does."""
+    text = "c = Constant <value = float[3] {{ {0}, 0.0, 0.0 }}> () h = Add(x, c) y = Slice(h, s, e)"
+    ends = "s = Constant <value_ints = [0]> () e = Constant <value_ints = [1]> () "
+    a, b = (graph(ends + text.format(size), "float[3] x", "float[1] y") for size in (0.0, off))
+
+    result = compare_models(
+        a, b, inputs={"x": np.array([0, 1, -2], np.float32)}, test_runner="ort", latency=False
+    )
+
+    assert (result.verdict.kind is Kind.AGREES) == agrees, result.verdict.sentence
+    if not agrees:
+        assert result.first_divergence is not None
+        assert result.first_divergence.value == "h"
+
+
+@pytest.mark.parametrize(("steps", "agrees"), [(2, True), (100, False)])
+def test_numbers_with_few_digits_left_have_a_wider_limit(steps: int, agrees: bool) -> None:
+    """Subnormal results of some hundred units: a unit is a part in hundreds of them, not in millions."""
+    a, b = (
+        graph(f"c = Constant <value_float = {size}> () y = Mul(x, c)", "float[3] x", "float[3] y")
+        for size in (1e-22, 1e-22 * (1 + steps / 700))
+    )
+
+    result = compare_models(
+        a, b, inputs={"x": np.full(3, 1e-20, np.float32)}, test_runner="engine", latency=False
+    )
+
+    assert (result.verdict.kind is Kind.AGREES) == agrees, result.verdict.sentence
+    own_limit = result.layers[-1].own_limit
+    assert own_limit is not None
+    assert "subnormal" in own_limit.reason
+
+
 def test_shapes_that_differ_are_a_fault_of_the_layer() -> None:
     good = graph("t = Transpose <perm = [1, 0]> (x) y = Relu(t)", "float[2, 3] x", "float[3, 2] y")
     bad = graph("t = Identity(x) y = Relu(t)", "float[2, 3] x", "float[2, 3] y")

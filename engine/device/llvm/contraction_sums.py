@@ -50,8 +50,21 @@ def fetched(target: Target) -> int:
     return 32 if target.vector == 64 else 16
 
 
+CHAIN = 256
+"""Terms that one sum adds up: longer sums consist of such sums. A chain's error grows with its length, and where
+the terms are alike all of its roundings go the same way."""
+
 _UNROLLED = 8
 """Rows of a tile up to which two terms make a round: with more, LLVM mixes them and runs out of registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """Addresses: of each row of a, of b's line, of what is fetched ahead."""
+
+    rows: Sequence[Value]
+    b: Value
+    ahead: Value | None
 
 
 class Sums:
@@ -72,7 +85,9 @@ class Sums:
         self.a_step: Number = 1 if a_step == 1 else self.walk.strides[-1][0]
         self.b_step: Number = self.walk.strides[-1][1] if gapped else tile.columns
         self.unroll = 2 if size % 2 == 0 and tile.rows <= _UNROLLED else 1
-        inner = [prod(size for size, _ in axes[level + 1 :]) for level in range(len(axes) - 1)]
+        inner = [prod(size for size, _ in axes[level + 1 :]) for level in range(len(axes))]
+        self._cut(axes, inner)
+        inner.pop()
         self.ahead = fetched(precision.target)
         self.fetched = [f.dim(self.ahead * terms) for terms in inner]
 
@@ -89,11 +104,25 @@ class Sums:
         rows: the address of each row of a. b: the panel's. masks: of the panel's vectors, None: read all.
         ahead: from where on memory is fetched into cache meanwhile, some bytes (``fetched``) for each term.
         """
-        lanes = self.tile.lanes
-        sums = self._start(rows)
         masks = masks or [None] * self.tile.vectors
-        for at, total in enumerate(self._level(0, rows, b, sums, masks, ahead)):
-            self.f.store(total, self.f.at(totals, at * lanes, self.kind))
+        here = _Here(rows, b, ahead)
+        if self.cut is not None:
+            self._zeroed(len(rows), totals)
+            self._chains(0, here, totals, masks)
+            return
+        for at, total in enumerate(self._level(0, here, self._start(rows), masks)):
+            self.f.store(total, self.f.at(totals, at * self.tile.lanes, self.kind))
+
+    def _cut(self, axes: Axes, inner: list[int]) -> None:
+        """Note at which axis, and after how many of its terms, a sum begins anew; None: never."""
+        exact = self.kind not in ("float", "double")
+        self.cut: int | None = None
+        if exact or prod(size for size, _ in axes) <= CHAIN:
+            return
+        self.cut = next(level for level, size in enumerate(inner) if size < CHAIN)
+        self.chain: Number = CHAIN
+        if self.cut < len(axes) - 1:
+            self.chain = self.f.dim(CHAIN // inner[self.cut])
 
     def _start(self, rows: Sequence[Value]) -> list[Value]:
         """Return what the sums of a tile begin with."""
@@ -107,43 +136,59 @@ class Sums:
         """Return the total with the product of one term added."""
         return self.f.fma(a, b, total)
 
+    def _chains(self, level: int, here: _Here, totals: Value, masks: Sequence[Value | None]) -> None:
+        """Emit the loops down to the axis that is cut, and there add what each chain gives to the totals."""
+        f, size = self.f, self.walk.sizes[level]
+        if level != self.cut:
+            with f.loop(0, size) as (k, _):
+                self._chains(level + 1, self._moved(level, k, here), totals, masks)
+            return
+        with f.loop(0, size, self.chain) as (begin, _):
+            span = begin, f.least(f.add(begin, self.chain), size)
+            sums = self._level(level, here, self._start(here.rows), masks, span)
+            for at, chain in enumerate(sums):
+                place = f.at(totals, at * self.tile.lanes, self.kind)
+                f.store(f.binary("fadd", f.load(chain.type, place), chain), place)
+
+    def _zeroed(self, rows: int, totals: Value) -> None:
+        for at in range(rows * self.tile.vectors):
+            self.f.store(self.zero(), self.f.at(totals, at * self.tile.lanes, self.kind))
+
+    def _moved(self, level: int, k: Number, here: _Here) -> _Here:
+        """Return where the operands stand after k steps along an axis that is not the last one."""
+        f, (a_step, b_step) = self.f, self.walk.strides[level]
+        rows = [f.at(row, f.mul(k, a_step), self.elements[0]) for row in here.rows]
+        later = here.ahead and f.at(here.ahead, f.mul(k, self.fetched[level]), "i8")
+        return _Here(rows, f.at(here.b, f.mul(k, b_step), self.elements[1]), later)
+
     def _level(
         self,
         level: int,
-        rows: Sequence[Value],
-        b: Value,
+        here: _Here,
         sums: list[Value],
         masks: Sequence[Value | None],
-        ahead: Value | None,
+        span: tuple[Number, Number] | None = None,
     ) -> list[Value]:
-        """Emit the loops over k from one axis inwards; return the sums after them."""
-        f, walk = self.f, self.walk
-        if level == len(walk.sizes) - 1:
-            return self._innermost(rows, b, sums, masks, ahead)
-        a_step, b_step = walk.strides[level]
-        with f.loop(0, walk.sizes[level], carry=sums) as (k, carried):
-            moved = [f.at(row, f.mul(k, a_step), self.elements[0]) for row in rows]
-            inner = f.at(b, f.mul(k, b_step), self.elements[1])
-            later = ahead and f.at(ahead, f.mul(k, self.fetched[level]), "i8")
-            carried[:] = self._level(level + 1, moved, inner, list(carried), masks, later)
+        """Emit the loops over k from one axis inwards, over a span of that one; return the sums."""
+        f = self.f
+        start, stop = span or (0, self.walk.sizes[level])
+        if level == len(self.walk.sizes) - 1:
+            return self._innermost(here, sums, masks, (start, stop))
+        with f.loop(start, stop, carry=sums) as (k, carried):
+            carried[:] = self._level(level + 1, self._moved(level, k, here), list(carried), masks)
         return carried
 
     def _innermost(
-        self,
-        rows: Sequence[Value],
-        b: Value,
-        sums: list[Value],
-        masks: Sequence[Value | None],
-        ahead: Value | None,
+        self, here: _Here, sums: list[Value], masks: Sequence[Value | None], span: tuple[Number, Number]
     ) -> list[Value]:
         f = self.f
-        with f.loop(0, self.walk.sizes[-1], self.unroll, sums) as (k, carried):
-            if ahead is not None:
-                self._fetch(f.at(ahead, f.mul(k, self.ahead), "i8"))
+        with f.loop(*span, self.unroll, sums) as (k, carried):
+            if here.ahead is not None:
+                self._fetch(f.at(here.ahead, f.mul(k, self.ahead), "i8"))
             for u in range(self.unroll):
                 term = f.add(k, u)
-                line = f.at(b, f.mul(term, self.b_step), self.elements[1])
-                self._term(rows, f.mul(term, self.a_step), self._line(line, masks), carried)
+                line = f.at(here.b, f.mul(term, self.b_step), self.elements[1])
+                self._term(here.rows, f.mul(term, self.a_step), self._line(line, masks), carried)
         return carried
 
     def _fetch(self, address: Value) -> None:

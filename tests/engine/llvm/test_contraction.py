@@ -297,13 +297,31 @@ def test_epilogue_may_write_over_one_of_its_inputs() -> None:
 
 
 def test_sizes_are_not_part_of_the_code() -> None:
-    """Many products of one kind share one kernel."""
-    texts = {
-        emit_contraction(product(m, n, k, 16), AVX2).text  # type: ignore[union-attr]
-        for m, n, k in [(60, 64, 64), (600, 128, 256), (6000, 32, 1024)]
-    }
+    """Many products of one kind share one kernel; those of long sums have their own."""
+    short, long = (
+        {emit_contraction(product(m, n, k, 16), AVX2).text for m, n, k in sizes}  # type: ignore[union-attr]
+        for sizes in (
+            [(60, 64, 64), (600, 128, 256), (6000, 32, 128)],
+            [(60, 64, 512), (600, 128, 1024), (6000, 32, 4096)],
+        )
+    )
 
-    assert len(texts) == 1
+    assert len(short) == len(long) == 1
+
+
+@pytest.mark.parametrize("k", [256, 258, 1000, 1001, 4096])
+def test_long_sums_of_like_terms_keep_their_digits(k: int) -> None:
+    """A chain of k roundings that all go one way would be off by some k / 13 units, here hundreds."""
+    step = product(9, 40, k, 16)
+    memory = filled(step, lambda size: np.full(size, 0.3))
+    kernel = emit_contraction(step, host_target())
+    assert kernel is not None
+
+    run(kernel, step, memory, 1)
+
+    found = memory[step.outputs[0].buffer].astype(np.float64)
+    exact = k * float(np.float32(0.3)) ** 2
+    assert np.abs(found / exact - 1).max() < 32 * 2.0**-24
 
 
 def test_other_dtypes_are_left_to_the_host() -> None:

@@ -51,8 +51,8 @@ def fetched(target: Target) -> int:
 
 
 CHAIN = 256
-"""Terms that one sum adds up: longer sums consist of such sums. A chain's error grows with its length, and where
-the terms are alike all of its roundings go the same way."""
+"""Terms that one sum adds up: longer sums consist of such sums. A chain's error grows with its length, and
+where the terms are alike all of its roundings go the same way."""
 
 _UNROLLED = 8
 """Rows of a tile up to which two terms make a round: with more, LLVM mixes them and runs out of registers."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphdoc.engine.columns import merged
+from graphdoc.engine.columns import merged, nothing
 from graphdoc.engine.errors import GraphdocError
 from graphdoc.engine.interpreter import failure
 from graphdoc.engine.parts import HostNode, Known, Segment, Source, Stage
@@ -27,8 +27,13 @@ Bind = Callable[[HostNode], Bodies]
 def calls_of(stage: Stage, bind: Bind) -> list[Call]:
     """Return one function per part, in order."""
     plain = [_segment(p) if isinstance(p, Segment) else host_call(p, bind) for p in stage.parts]
-    calls = zip(merged(stage, plain), stage.frees, strict=True)
-    return [_freeing(call, frees) if frees else call for call, frees in calls]
+    calls = merged(stage, plain)
+    frees = [list(keys) for keys in stage.frees]
+    for n in reversed(range(1, len(calls))):
+        if calls[n] is nothing:  # so that such calls need not be made
+            frees[n - 1] += frees[n]
+            frees[n] = []
+    return [_freeing(call, keys) if keys else call for call, keys in zip(calls, frees, strict=True)]
 
 
 def _freeing(call: Call, frees: Sequence[str]) -> Call:

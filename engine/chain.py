@@ -46,7 +46,7 @@ class Chain:
         env = dict(zip(self.names, arrays, strict=True))
         stage: Stage | None = self.stage
         while stage is not None:
-            for call in stage.calls:
+            for call in stage.busy:
                 call(env, self.run_of)
             if stage.rest is None:
                 if self.inner:

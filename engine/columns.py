@@ -151,9 +151,9 @@ def merged(
         parts = sorted({n for column in columns for n in (column.gather, column.coder)})
         found[parts[0]] = looked_up(table, columns, [calls[n] for n in parts])
         for n in parts[1:]:
-            found[n] = _nothing
+            found[n] = nothing
     return found
 
 
-def _nothing(env: dict[str, Any], run: Any) -> None:
+def nothing(env: dict[str, Any], run: Any) -> None:
     """Stand for a part that an earlier one has done."""

@@ -21,6 +21,7 @@ from graphdoc.engine import body as level0
 from graphdoc.engine.body import Body, Settings, call_function, declared
 from graphdoc.engine.calls import Bodies, Call, calls_of, placed, value_of
 from graphdoc.engine.chain import Chain, chain, owned
+from graphdoc.engine.columns import nothing
 from graphdoc.engine.device.numpy import NumpyDevice
 from graphdoc.engine.device.protocol import Device
 from graphdoc.engine.direct import Direct, direct
@@ -357,6 +358,7 @@ class Graph:
                     check(step)
                 part.executable = self.device.load(part.program)
         stage.calls = calls_of(stage, self._bind)
+        stage.busy = [call for call in stage.calls if call is not nothing]
         programs = (part.program for part in stage.parts if isinstance(part, Segment))
         stage.own = frozenset(key for program in programs for key in program.outputs)
         return stage
@@ -375,7 +377,7 @@ class Graph:
 
     def _run(self, stage: Stage, env: dict[str, Any], run: Run) -> None:
         if run.spent is None:
-            for call in stage.calls:
+            for call in stage.busy:
                 call(env, run)
         else:
             for part, call in zip(stage.parts, stage.calls, strict=True):

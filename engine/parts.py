@@ -149,7 +149,8 @@ class Stage:
 
     taps: the sources of tapped values that this stage computes, and whether they lie in a branch, body or
     function. frees: by part, the keys no later one reads. notes: why nodes run on the host, by key.
-    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device. own: keys of arrays
+    calls: the parts as functions (``engine/calls.py``), once they are loaded on a device; busy: those that do
+    anything. own: keys of arrays
     that programs write, in memory that nobody else has.
     """
 
@@ -160,6 +161,7 @@ class Stage:
     frees: list[list[str]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
+    busy: list[Any] = field(default_factory=list)
     own: frozenset[str] = frozenset()
     next: OrderedDict[Any, "Stage"] = field(default_factory=OrderedDict)
 

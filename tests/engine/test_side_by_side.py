@@ -97,7 +97,10 @@ def test_two_threads_on_one_plan() -> None:
 
 
 def start(code: str, cache: Path) -> "subprocess.Popen[str]":
-    """Start a process with a cache there that runs a convolution and prints a digest of its result."""
+    """Start a process with a cache there that runs a convolution and prints a digest of its result.
+
+    It writes no bytecode: without room, Python leaves half a file of it where the next import finds it.
+    """
     text = f"""
     import hashlib, sys
     import numpy as np
@@ -110,7 +113,7 @@ def start(code: str, cache: Path) -> "subprocess.Popen[str]":
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "OPENBLAS_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        [sys.executable, "-B", "-W", "error", "-c", textwrap.dedent(text)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

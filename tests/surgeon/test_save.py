@@ -214,7 +214,8 @@ def test_a_real_limit_of_the_system(tmp_path: pathlib.Path) -> None:
         weights=[build.weight("unused", np.zeros(10_000, np.float32))],
     )
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    command = [sys.executable, "-B", "-c", textwrap.dedent(script)]  # no half-written bytecode is left either
+    done = subprocess.run(command, capture_output=True, text=True)
 
     assert done.returncode == 1
     assert "ModelError: cannot write 'out.onnx': file too large" in done.stderr

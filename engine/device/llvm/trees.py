@@ -72,7 +72,8 @@ class _Emitter:
             fn.store(floating(0, "float"), self._output(row, c))
         with fn.loop(0, sets) as (group, _), fn.loop(low, high) as (row, _):
             self._row(group, row)
-        cycles = rows * groups * TOGETHER * 24
+        # A walk takes some 24 cycles, of which half count: another core has to fetch the records first.
+        cycles = rows * groups * TOGETHER * 12
         return fn.kernel(0, threads_for(0, cycles, rows))
 
     def _output(self, row: Number, column: Number) -> Value:
